@@ -1,0 +1,1 @@
+"""Noam Lab: masked self-attention language models under the Noam optimiser, as a reproducible pipeline."""

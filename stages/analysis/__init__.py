@@ -1,0 +1,1 @@
+"""Metrics, the report and the figures: data in, figure out."""

@@ -1,0 +1,263 @@
+"""One execution of the pipeline: its journal, and what became of it.
+
+Training does not talk to MLflow. It writes a journal, and `stages.tracking` replays that into MLflow: live through a
+follower process, at the end in the stage `track`, or later with `noam sync`. Whatever happens there, training neither
+waits nor fails.
+
+Under `.runstate/` of the main workspace, never tracked by DVC or git:
+
+    executions/<id>/execution.json   what was started: parameters, commit, host (`ExecutionRecord`)
+    executions/<id>/journal.jsonl    one JSON object a line, appended and flushed:
+                                       {"s": 12, "t": 1700000000000, "m": {"train/loss": 2.5}}   metrics of a step
+                                       {"event": "trained", "t": …}                  training is over
+                                       {"event": "failed" | "killed", "t": …, "message": "…"}
+                                       {"event": "finished", "t": …}                 all stages are done
+    open/<key>                       id of the execution that is under way in one workspace (key: digest of its path)
+
+`s` is the number of optimiser updates done, `t` the time in milliseconds since 1970, UTC.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+from filelock import FileLock
+from pydantic import BaseModel, ConfigDict
+
+from stages import files, paths
+
+_SHELLS = {"sh", "bash", "dash", "zsh", "fish", "ksh"}
+_FLUSH_SECONDS = 0.5
+
+
+class Process(BaseModel):
+    """A process that can be told from a later one with the same number."""
+
+    model_config = ConfigDict(frozen=True)
+    pid: int
+    created: float
+
+    @classmethod
+    def of(cls, process: psutil.Process) -> Process:
+        return cls(pid=process.pid, created=process.create_time())
+
+    def alive(self) -> bool:
+        try:
+            process = psutil.Process(self.pid)
+            return process.create_time() == self.created and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+
+class ExecutionRecord(BaseModel):
+    """What is known when an execution starts."""
+
+    model_config = ConfigDict(frozen=True)
+    id: str
+    kind: str  # "trained": this execution trained; "restored": its files came from a cache, a clone or a checkout
+    started: int  # milliseconds since 1970
+    params: dict[str, Any]
+    seed: int
+    experiment: str  # DVC's name of the experiment, or ""
+    commit: str  # of git, or "unknown"
+    dirty: str  # "yes", "no" or "unknown": tracked files differ from that commit
+    host: str  # kind of machine, not its name
+    workspace: str  # folder of the experiment
+    trainer: Process
+    owner: Process  # the `dvc` that runs the stages
+
+
+class Execution:
+    """An execution's folder and what can be asked of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.id = folder.name
+        self.journal_path = folder / "journal.jsonl"
+
+    @property
+    def record(self) -> ExecutionRecord:
+        return ExecutionRecord.model_validate_json((self.folder / "execution.json").read_text(encoding="utf-8"))
+
+    @classmethod
+    def create(cls, kind: str, params: Mapping[str, Any], *, started: int | None = None) -> Execution:
+        """A new execution of this workspace, with its record written and no journal yet."""
+        now = datetime.now(UTC)
+        identity = f"{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
+        commit, dirty = git_state()
+        record = ExecutionRecord(
+            id=identity,
+            kind=kind,
+            started=started if started is not None else milliseconds(),
+            params=dict(params),
+            seed=int(params["seed"]),
+            experiment=os.environ.get("DVC_EXP_NAME", ""),
+            commit=commit,
+            dirty=dirty,
+            host=host_kind(),
+            workspace=str(Path.cwd().resolve()),
+            trainer=Process.of(psutil.Process()),
+            owner=Process.of(_owner()),
+        )
+        execution = cls(paths.run_state() / "executions" / identity)
+        files.write_text(execution.folder / "execution.json", record.model_dump_json(indent=1) + "\n")
+        return execution
+
+    @classmethod
+    def all(cls) -> list[Execution]:
+        """Every execution whose record is whole, oldest first."""
+        found = sorted((paths.run_state() / "executions").glob("*/execution.json"))
+        return [cls(path.parent) for path in found]
+
+    @classmethod
+    def current(cls) -> Execution | None:
+        """The execution that is under way in this workspace, if there is one."""
+        pointer = _pointer()
+        if not pointer.is_file():
+            return None
+        execution = cls(paths.run_state() / "executions" / pointer.read_text(encoding="utf-8").strip())
+        return execution if (execution.folder / "execution.json").is_file() else None
+
+    def make_current(self) -> None:
+        """From now on the stages of this workspace belong to this execution; one left behind was killed."""
+        before = Execution.current()
+        if before is not None and before.id != self.id and not before.ended():
+            before.append_event("killed", "ended without a word; the next execution found it so")
+        files.write_text(_pointer(), self.id + "\n")
+
+    def close(self, event: str, message: str = "") -> None:
+        """Write how the execution ended, and let go of the workspace."""
+        self.append_event(event, message)
+        if (current := Execution.current()) is not None and current.id == self.id:
+            _pointer().unlink(missing_ok=True)
+
+    def append_event(self, event: str, message: str = "") -> None:
+        entry: dict[str, Any] = {"event": event, "t": milliseconds()}
+        if message:
+            entry["message"] = message
+        with open(self.journal_path, "a", encoding="utf-8") as journal:
+            journal.write(json.dumps(entry, ensure_ascii=False) + "\n")
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        """The journal's entries in order; a last line cut short by a crash is left out."""
+        if not self.journal_path.is_file():
+            return
+        with open(self.journal_path, encoding="utf-8") as journal:
+            for line in journal:
+                if not line.endswith("\n"):
+                    return
+                try:
+                    yield json.loads(line)
+                except ValueError:  # a line cut by a crash, which a later event was appended to
+                    continue
+
+    def events(self) -> list[dict[str, Any]]:
+        return [entry for entry in self.entries() if "event" in entry]
+
+    def ended(self) -> bool:
+        """Its end is in the journal."""
+        return any(entry["event"] in ("failed", "killed", "finished") for entry in self.events())
+
+    def alive(self) -> bool:
+        """Something still works on it: the training process, or the `dvc` that will run the later stages."""
+        record = self.record
+        return record.trainer.alive() or record.owner.alive()
+
+    def lock(self, timeout: float = -1) -> FileLock:
+        """Held by whoever replays this execution into MLflow."""
+        return FileLock(self.folder / "sync.lock", timeout=timeout)
+
+
+class Journal:
+    """Appends metrics to an execution's journal, at most two flushes a second."""
+
+    def __init__(self, execution: Execution) -> None:
+        self._file = open(execution.journal_path, "a", encoding="utf-8")  # noqa: SIM115 (lives as long as training)
+        self._flushed = time.monotonic()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Metrics measured after `step` updates; values that are not finite are for the caller to leave out."""
+        self._file.write(json.dumps({"s": step, "t": milliseconds(), "m": dict(metrics)}) + "\n")
+        now = time.monotonic()
+        if now - self._flushed > _FLUSH_SECONDS:
+            self._file.flush()
+            self._flushed = now
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def start_follower(execution: Execution) -> None:
+    """Start the process that replays the journal into MLflow while it grows; nobody waits for it.
+
+    It runs in a session of its own, so that Ctrl-C leaves it time to record the end. NOAM_LIVE=off starts none.
+    """
+    if os.environ.get("NOAM_LIVE") == "off":
+        return
+    with open(execution.folder / "follower.log", "ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "stages.tracking.follow", str(execution.folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def milliseconds() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def git_state() -> tuple[str, str]:
+    """The commit that this execution started from, and whether tracked files differ from it.
+
+    `("unknown", "unknown")` without git, outside a repository or before the first commit.
+    """
+    outputs = ("dvc.lock", "reports", "data")
+    excluded = [f":(exclude){name}" for name in outputs]
+    commit = _git("rev-parse", "--verify", "HEAD")
+    if commit is None:
+        return "unknown", "unknown"
+    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *excluded)
+    dirty = "unknown" if changes is None else "yes" if changes else "no"
+    return os.environ.get("DVC_EXP_BASELINE_REV", commit), dirty
+
+
+def host_kind() -> str:
+    """The kind of machine, without its name: 'Linux x86_64, 2 cores'."""
+    return f"{platform.system()} {platform.machine()}, {psutil.cpu_count() or 1} cores"
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _pointer() -> Path:
+    key = hashlib.sha256(str(Path.cwd().resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return paths.run_state() / "open" / key
+
+
+def _owner() -> psutil.Process:
+    """The `dvc` process above the shell that started this stage; started by hand, whatever started it."""
+    process = psutil.Process()
+    for parent in process.parents():
+        if parent.name() in _SHELLS and "-c" in parent.cmdline():
+            continue
+        return parent
+    return process

@@ -1,0 +1,1 @@
+"""The masked multi-head self-attention language model."""

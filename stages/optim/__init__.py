@@ -1,0 +1,1 @@
+"""The Noam optimiser, its schedules and the registry of base optimisers."""

@@ -1,0 +1,280 @@
+"""The parameters: what each key of params.yaml means, which values it may have, and which stage reads it.
+
+One frozen class a stage; dvc.yaml lists exactly its fields. `python -m stages.params` prints the JSON schema that
+editors use.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from stages import paths
+from stages.errors import ParamError, nearest
+
+
+def _number(value: Any) -> int | float:
+    """The number that `value` is or spells ('4e3', '1e-08'); a boolean is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("not a number")
+    number = (
+        value if not isinstance(value, str) else int(value) if value.strip().lstrip("+-").isdigit() else float(value)
+    )
+    if not math.isfinite(number):
+        raise ValueError("not finite")
+    return number
+
+
+def _whole(value: Any) -> int:
+    """A whole number in any lossless spelling: 4000, 4000.0, '4e3'."""
+    number = _number(value)
+    if number != int(number):
+        raise ValueError("not whole")
+    return int(number)
+
+
+def _real(value: Any) -> float:
+    return float(_number(value))
+
+
+def _text(value: Any) -> str:
+    """Text; a bare number in YAML is taken as the text it was written as."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise ValueError("not text")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Real = Annotated[float, BeforeValidator(_real)]
+Text = Annotated[str, BeforeValidator(_text)]
+
+
+class Settings(BaseModel):
+    """Frozen, no unknown keys, defaults checked as well."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class PrepareParams(Settings):
+    """What `prepare` reads."""
+
+    corpus: Text = Field("data/raw/notebook.txt", min_length=1, description="path of the text, one sentence a line")
+    lowercase: bool = Field(True, strict=True, description="fold the text to lower case")
+    valid_fraction: Real = Field(0.0, ge=0, lt=1, description="share of the distinct sentences held out for validation")
+    test_fraction: Real = Field(0.0, ge=0, lt=1, description="share of the distinct sentences held out for the test")
+    split_seed: Whole = Field(0, ge=0, lt=2**32, description="which sentences are held out")
+
+
+class VocabParams(Settings):
+    """What `vocab` reads."""
+
+    vocab_order: Literal["frequency", "first_appearance"] = Field(
+        "first_appearance", description="order of the ids: by frequency, then code point; or as the words first appear"
+    )
+    min_count: Whole = Field(1, ge=1, description="words rarer than this in the training text become [unk]")
+    max_vocab: Whole = Field(0, ge=0, description="at most this many words, the most frequent ones; 0 for no limit")
+
+
+class ThreadParams(Settings):
+    """What both stages that compute with torch read."""
+
+    threads: Whole = Field(1, ge=1, le=256, description="threads for the arithmetic")
+
+
+class TrainParams(ThreadParams):
+    """What `train` reads."""
+
+    d_model: Whole = Field(128, ge=2, description="width of the model, an even number")
+    layers: Whole = Field(1, ge=1, description="number of blocks")
+    n_heads: Whole = Field(5, ge=1, description="attention heads a block")
+    heads: Literal["full", "split"] = Field(
+        "full", description="width of a head: d_model (the notebook's), or d_model / n_heads"
+    )
+    hidden: Whole = Field(128, ge=1, description="width of the feed-forward layer")
+    block: Literal["notebook", "post", "pre"] = Field(
+        "notebook",
+        description="where the normalisation sits: the notebook's x + norm(h), norm(x + f(x)), x + f(norm(x))",
+    )
+    positions: Literal["paper", "notebook"] = Field(
+        "notebook", description="divisor of the sinusoids: 10000^(j/d), or the notebook's 10000^(2j/d)"
+    )
+    activation: Literal["relu", "gelu"] = Field("relu", description="non-linearity of the feed-forward layer")
+    dropout: Real = Field(0.3, ge=0, lt=1, description="share of activations dropped while training")
+    tied_output: bool = Field(False, strict=True, description="output layer shares the embedding's weights")
+    loss: Literal["cross_entropy", "notebook"] = Field(
+        "cross_entropy", description="cross-entropy of the logits, or the notebook's second softmax before it"
+    )
+    optimizer: Literal["adam", "adamw", "sgd"] = Field(
+        "adam", description="adam (decay as L2 penalty), adamw (decoupled decay), sgd"
+    )
+    schedule: Literal["noam", "inverse_sqrt", "constant", "none"] = Field(
+        "noam", description="learning rate: noam; inverse_sqrt or constant after a ramp to `lr`; none: `lr` throughout"
+    )
+    warmup: Whole = Field(40000, ge=1, description="updates until the peak rate; for no warm-up use schedule: none")
+    factor: Real = Field(1.0, gt=0, description="multiplies the rate of the noam schedule")
+    lr: Real = Field(0.001, gt=0, description="peak rate of the other schedules")
+    beta1: Real = Field(0.9, ge=0, lt=1, description="decay of Adam's first moment (momentum of sgd)")
+    beta2: Real = Field(0.98, ge=0, lt=1, description="decay of Adam's second moment")
+    eps: Real = Field(1e-9, gt=0, description="added to Adam's denominator")
+    decay: Real = Field(0.0, ge=0, description="weight decay")
+    clip: Real = Field(0.0, ge=0, description="largest norm of the gradient; 0 for no clipping")
+    epochs: Whole = Field(300, ge=1, description="passes over the training text")
+    batch_size: Whole = Field(1, ge=1, description="sentences an update")
+    eval_every: Whole = Field(10, ge=1, description="epochs between two measurements without dropout")
+    seed: Whole = Field(0, ge=0, lt=2**32, description="initial weights, order of the sentences, dropout")
+
+
+class EvaluateParams(ThreadParams):
+    """What `evaluate` reads."""
+
+    prompts: list[Text] = Field(
+        ["", "un gato come"], min_length=1, description="beginnings of sentences to continue; '' is [bos] alone"
+    )
+    top_k: Whole = Field(15, ge=1, description="most likely next words to list for each prompt")
+
+
+class PlotsParams(Settings):
+    """What `plots` reads."""
+
+    rate_d_model: Whole = Field(256, ge=1, description="d_model in the picture of Noam's rate")
+    rate_warmups: list[Annotated[Whole, Field(ge=1)]] = Field(
+        [2000, 4000, 8000, 16000], min_length=1, description="warm-ups in the picture of Noam's rate"
+    )
+
+
+class Params(PrepareParams, VocabParams, TrainParams, EvaluateParams, PlotsParams):
+    """Every key of params.yaml."""
+
+
+STAGE_PARAMS: dict[str, type[Settings]] = {
+    "prepare": PrepareParams,
+    "vocab": VocabParams,
+    "train": TrainParams,
+    "evaluate": EvaluateParams,
+    "plots": PlotsParams,
+    "track": Params,
+}
+
+P = TypeVar("P", bound=Settings)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """A safe loader that refuses a key written twice (YAML's own rule, which PyYAML does not hold)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise ParamError(str(key), f": written twice, the second time in line {key_node.start_mark.line + 1}")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_params_file(path: Path = paths.PARAMS) -> dict[str, Any]:
+    """The raw keys and values of a parameter file.
+
+    Raises:
+        ParamError: no such file, not UTF-8 text, not YAML, not a mapping, or a key written twice.
+    """
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=_UniqueKeys)  # noqa: S506 (a SafeLoader)
+    except FileNotFoundError:
+        raise ParamError("", "no such file here; run this in the project's folder", file=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise ParamError("", f"byte {error.start} is not UTF-8", file=str(path)) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}: " if mark else ""
+        raise ParamError("", f"{place}not YAML: {getattr(error, 'problem', error)}", file=str(path)) from None
+    if not isinstance(content, dict):
+        raise ParamError("", "expected one `key: value` a line", file=str(path))
+    return {str(key): value for key, value in content.items()}
+
+
+def parse_params(raw: dict[str, Any], *, file: str = "params.yaml") -> Params:
+    """All parameters, typed and checked, from raw values.
+
+    Raises:
+        ParamError: with one line for each key that is unknown, missing or not allowed.
+    """
+    fields = Params.model_fields
+    problems = [(key, f": unknown key{nearest(key, fields)}") for key in raw.keys() - fields.keys()]
+    for key in fields.keys() - raw.keys():
+        default = json.dumps(fields[key].default, ensure_ascii=False)
+        problems.append((key, f": missing; add `{key}: {default}` for the default"))
+    try:
+        params = Params.model_validate({key: value for key, value in raw.items() if key in fields})
+        problems += _conflicts(params)
+    except ValidationError as error:
+        for key in dict.fromkeys(str(detail["loc"][0]) for detail in error.errors()):
+            shown = json.dumps(raw[key], ensure_ascii=False, default=str)
+            problems.append((key, f" = {shown}: expected {allowed(key)} ({fields[key].description})"))
+    if problems:
+        first, *others = sorted(problems)
+        message = "".join(f"\n{file}: {key}{problem}" for key, problem in others)
+        raise ParamError(first[0], first[1] + message, file=file)
+    return params
+
+
+def _conflicts(params: Params) -> list[tuple[str, str]]:
+    """Values that are fine alone and impossible together."""
+    found = []
+    if params.d_model % 2:
+        found.append(("d_model", f" = {params.d_model}: expected an even number (half the columns are sines)"))
+    if params.heads == "split" and params.d_model % params.n_heads:
+        rule = f"with heads: split, a divisor of d_model = {params.d_model}"
+        found.append(("n_heads", f" = {params.n_heads}: expected, {rule}"))
+    if params.valid_fraction + params.test_fraction >= 1:
+        rule = f"less than 1 together with test_fraction = {params.test_fraction:g}"
+        found.append(("valid_fraction", f" = {params.valid_fraction:g}: expected {rule}"))
+    return found
+
+
+def load_params(kind: type[P], path: Path = paths.PARAMS) -> P:
+    """Check every key of the file, then give the ones that a stage declares.
+
+    Raises:
+        ParamError: see `parse_params`; also for keys that this stage does not read.
+    """
+    everything = parse_params(read_params_file(path), file=path.name)
+    return kind.model_validate({name: getattr(everything, name) for name in kind.model_fields})
+
+
+def allowed(key: str) -> str:
+    """The values that a key takes, in words: 'a whole number ≥ 1'."""
+    schema = json_schema()["properties"][key]
+    if "enum" in schema:
+        return " or ".join(", ".join(schema["enum"]).rsplit(", ", 1))
+    if schema["type"] == "array":
+        return f"a list with at least one entry, each {_allowed_scalar(schema['items'])}"
+    if schema["type"] == "boolean":
+        return "true or false"
+    return _allowed_scalar(schema)
+
+
+def _allowed_scalar(schema: dict[str, Any]) -> str:
+    kind = {"integer": "a whole number", "number": "a number", "string": "a text"}[schema["type"]]
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    bounds = [f"{sign} {schema[name]:g}" for name, sign in signs.items() if name in schema]
+    if schema.get("minLength"):
+        bounds.append("that is not empty")
+    return " ".join([kind, " and ".join(bounds)]).strip()
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of params.yaml."""
+    schema = Params.model_json_schema()
+    schema["title"] = "Noam Lab parameters"
+    return schema
+
+
+if __name__ == "__main__":
+    print(json.dumps(json_schema(), ensure_ascii=False, indent=1))

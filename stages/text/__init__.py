@@ -1,0 +1,1 @@
+"""Corpus text: reading, normalisation, splits, vocabulary."""

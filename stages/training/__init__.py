@@ -1,0 +1,1 @@
+"""Batches, random streams and the training loop."""
