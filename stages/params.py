@@ -62,17 +62,22 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
-class PrepareParams(Settings):
+class CaseParams(Settings):
+    """What all that normalises text reads."""
+
+    lowercase: bool = Field(True, strict=True, description="fold the text to lower case")
+
+
+class PrepareParams(CaseParams):
     """What `prepare` reads."""
 
     corpus: Text = Field("data/raw/notebook.txt", min_length=1, description="path of the text, one sentence a line")
-    lowercase: bool = Field(True, strict=True, description="fold the text to lower case")
     valid_fraction: Real = Field(0.0, ge=0, lt=1, description="share of the distinct sentences held out for validation")
     test_fraction: Real = Field(0.0, ge=0, lt=1, description="share of the distinct sentences held out for the test")
     split_seed: Whole = Field(0, ge=0, lt=2**32, description="which sentences are held out")
 
 
-class VocabParams(Settings):
+class VocabParams(CaseParams):
     """What `vocab` reads."""
 
     vocab_order: Literal["frequency", "first_appearance"] = Field(

@@ -112,7 +112,7 @@ def _inputs(name: str) -> dict[str, Any]:
     found: dict[str, Any] = {f"params.yaml ({key})": raw.get(key) for key in STAGE_PARAMS[name].model_fields}
     for dep in stage_deps(name, raw):
         if not dep.exists():
-            raise ArtifactError(dep, f"not there, yet stage {name} needs it; `dvc repro` makes it")
+            raise ArtifactError(dep, f"not there, yet stage {name} reads it")
         for path in sorted(dep.rglob("*")) if dep.is_dir() else [dep]:
             if path.is_file():
                 found[path.as_posix()] = _signature(path)

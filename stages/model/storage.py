@@ -1,0 +1,48 @@
+"""A trained model on disk: weights as safetensors, everything else as JSON, no pickle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+
+from stages import files
+from stages.errors import ArtifactError
+from stages.model.language_model import LanguageModel, LanguageModelConfig
+
+WEIGHTS, CONFIG = "weights.safetensors", "config.json"
+
+
+def save_model(model: LanguageModel, folder: Path, about: dict[str, Any]) -> None:
+    """Write weights and configuration into an existing folder; `about` is kept beside the configuration."""
+    tensors = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
+    safetensors.torch.save_file(tensors, folder / WEIGHTS)
+    files.write_json(folder / CONFIG, {"model": model.config.model_dump(), **about})
+
+
+def load_model(folder: Path) -> tuple[LanguageModel, dict[str, Any]]:
+    """The model of a folder, and its whole configuration.
+
+    Raises:
+        ArtifactError: missing, damaged, not safetensors, or weights of another shape.
+    """
+    content = files.read_json(folder / CONFIG)
+    weights = folder / WEIGHTS
+    try:
+        model = LanguageModel(LanguageModelConfig.model_validate(content["model"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactError(folder / CONFIG, f"not the configuration of a model ({error})") from None
+    try:
+        tensors = safetensors.torch.load_file(weights)
+    except FileNotFoundError:
+        raise ArtifactError(weights, "not there; `dvc repro` makes it, `dvc checkout` restores it") from None
+    except safetensors.SafetensorError as error:
+        raise ArtifactError(weights, f"not readable as safetensors ({error})") from None
+    parameters = dict(model.named_parameters())
+    if {name: tensor.shape for name, tensor in tensors.items()} != {n: p.shape for n, p in parameters.items()}:
+        raise ArtifactError(weights, f"its tensors are not those of the model in {CONFIG}")
+    for name, tensor in tensors.items():
+        parameters[name].data = tensor
+    return model, content

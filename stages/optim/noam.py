@@ -1,0 +1,187 @@
+"""The Noam optimiser: Adam whose rate follows a schedule of the update number.
+
+Kingma & Ba 2015, "Adam: A Method for Stochastic Optimization" (the update), and Vaswani et al. 2017, section 5.3 (the
+schedule).
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch.optim.optimizer import ParamsT
+
+from stages.optim.schedules import Schedule, noam_rate
+
+BaseOptimizer = Callable[..., torch.optim.Optimizer]
+
+
+class ScheduledOptimizer(torch.optim.Optimizer):
+    """A torch optimiser that sets the rate of another one before each of its updates.
+
+    It and its base share `param_groups` and `state`, so that clipping, hooks and checkpoints see one optimiser. The
+    rate in `param_groups` is the one that the last update used; before the first it is `init_lr`. A rate that somebody
+    else writes there, such as a scheduler of torch, is overwritten at the next update, and a warning says so once.
+
+    Args:
+        params: tensors or groups, as for any torch optimiser.
+        base: makes the optimiser that updates the weights, called with `(params, lr=…)`.
+        schedule: rate of update number t, from 1.
+        init_lr: rate shown before the first update.
+    """
+
+    def __init__(self, params: ParamsT, base: BaseOptimizer, schedule: Schedule, *, init_lr: float = 0.0) -> None:
+        self.base = base(params, lr=init_lr)
+        self.schedule = schedule
+        self.init_lr = init_lr
+        self._step = 0
+        self._warned = False
+        super().__init__(self.base.param_groups, dict(self.base.defaults))
+        self.state = self.base.state  # some optimisers fill it when they are made
+        self._share()
+
+    def _share(self) -> None:
+        """Base and wrapper hold the very same groups and state."""
+        self.base.__setstate__({"state": self.state, "param_groups": self.param_groups})
+
+    def rate(self, step: int | None = None) -> float:
+        """The rate of update number `step`; without it, of the last update done (`init_lr` before the first)."""
+        step = self._step if step is None else step
+        return self.schedule(step) if step else self.init_lr
+
+    @property
+    def updates(self) -> int:
+        """Updates done so far."""
+        return self._step
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update at the next rate; returns what `closure` returns, if there is one."""
+        expected = self.rate()
+        if not self._warned and any(float(group["lr"]) != expected for group in self.param_groups):
+            self._warned = True
+            warnings.warn("a rate written to param_groups is not used: the schedule sets the rate", stacklevel=3)
+        self._step += 1
+        rate = self.rate()
+        for group in self.param_groups:
+            group["lr"] = rate
+        return cast("float | None", self.base.step(closure))
+
+    def state_dict(self) -> dict[str, Any]:
+        """As in torch, with `step`, the number of updates done."""
+        return {**super().state_dict(), "step": self._step}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the base's state and the position in the schedule, which stays the one given when this was made.
+
+        A state of the bare base optimiser is taken too: its own counters tell the number of updates.
+        """
+        super().load_state_dict(state_dict)
+        counters = (entry["step"] for entry in state_dict["state"].values() if "step" in entry)
+        self._step = int(state_dict["step"] if "step" in state_dict else max(counters, default=0))
+        for group in self.param_groups:
+            group["lr"] = self.rate()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__.copy()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._share()
+
+
+class NoamOptimizer(ScheduledOptimizer):
+    """Adam under the warm-up schedule of Vaswani et al. 2017, equation 3, in the notebook's signature.
+
+    The defaults are the notebook's. The paper's values differ: `warmup` is 4000 there, and it uses no weight decay
+    (`decay=0`). `betas` and `eps` are the paper's.
+
+    Args:
+        params: tensors or groups, as for any torch optimiser.
+        d_model: width of the model; the rate falls with its square root.
+        warmup: updates until the peak rate `factor · (d_model · warmup)^-0.5`.
+        init_lr: rate shown before the first update; no update uses it.
+        eps: added to Adam's denominator.
+        decay: weight decay, an L2 penalty in the gradient as in Adam; see `decoupled`.
+        factor: multiplies the rate.
+        betas: decay rates of Adam's two moments.
+        decoupled: shrink the weights beside the update (Loshchilov & Hutter 2019, AdamW) instead of an L2 penalty.
+        base: optimiser that updates the weights. `betas`, `eps` and `decay` are handed on where it has them.
+        base_options: further arguments of the base optimiser.
+
+    Raises:
+        ValueError: `d_model` or `warmup` below 1, or `factor` not above 0.
+        TypeError: an option that the base optimiser does not have.
+
+    Example:
+        >>> optimizer = NoamOptimizer(model.parameters(), d_model=512, warmup=4000, decay=0)
+        >>> loss.backward(); optimizer.step(); optimizer.zero_grad(); optimizer.rate()
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        d_model: int,
+        warmup: int = 40000,
+        init_lr: float = 0,
+        eps: float = 1e-9,
+        decay: float = 0.01,
+        *,
+        factor: float = 1.0,
+        betas: tuple[float, float] = (0.9, 0.98),
+        decoupled: bool = False,
+        base: type[torch.optim.Optimizer] = torch.optim.Adam,
+        **base_options: Any,
+    ) -> None:
+        if factor <= 0:
+            raise ValueError(f"factor = {factor}: expected a number > 0")
+        noam_rate(1, d_model, warmup)  # refuses impossible values before anything is made
+        params = params if isinstance(params, torch.Tensor) else list(params)  # type: ignore[assignment]
+        adopted = adapt(base, params, betas=betas, eps=eps, decay=decay, decoupled=decoupled, **base_options)
+        schedule = partial(noam_rate, d_model=d_model, warmup=warmup, factor=factor)
+        super().__init__(params, adopted, schedule, init_lr=init_lr)
+
+
+def adapt(
+    base: type[torch.optim.Optimizer],
+    params: ParamsT,
+    *,
+    betas: tuple[float, float],
+    eps: float,
+    decay: float,
+    decoupled: bool,
+    **options: Any,
+) -> BaseOptimizer:
+    """`base` with the options that it has, and torch's fused kernel where it fits.
+
+    Raises:
+        TypeError: weight decay, or its decoupled form, that the base optimiser does not have.
+    """
+    known = inspect.signature(base).parameters
+    wanted = {"betas": betas, "eps": eps, "weight_decay": decay}
+    options = {**{name: value for name, value in wanted.items() if name in known}, **options}
+    if decay and "weight_decay" not in known:
+        raise TypeError(f"{base.__name__} has no weight decay, yet decay = {decay}")
+    if decoupled and base is not torch.optim.AdamW:
+        if "decoupled_weight_decay" not in known:
+            raise TypeError(f"{base.__name__} has no decoupled weight decay")
+        options["decoupled_weight_decay"] = True
+    if base in (torch.optim.Adam, torch.optim.AdamW) and "fused" not in options and "foreach" not in options:
+        options["fused"] = all(_fusable(tensor) for tensor in _tensors(params))
+    return partial(base, **options)
+
+
+def _tensors(params: ParamsT) -> list[Any]:
+    """The tensors in any of the forms that torch's optimisers take."""
+    found: list[Any] = []
+    for entry in params:
+        inside = entry["params"] if isinstance(entry, dict) else entry[1] if isinstance(entry, tuple) else entry
+        found += [inside] if isinstance(inside, torch.Tensor) else list(inside)
+    return [entry[1] if isinstance(entry, tuple) else entry for entry in found]
+
+
+def _fusable(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.is_floating_point() and tensor.device.type in ("cpu", "cuda")
