@@ -1,8 +1,8 @@
 """The three ways to put attention, feed-forward and normalisation together.
 
-    notebook  h = attention(x); h1 = dropout(x + norm(h)); dropout(h1 + norm(feed_forward(h))), one norm for both
-    post      x = norm(x + f(x)) for f = attention, feed-forward    (Vaswani et al. 2017, section 3.1)
-    pre       x = x + f(norm(x)), and a final norm after the last   (Xiong et al. 2020, "On Layer Normalization")
+notebook  h = attention(x); h1 = dropout(x + norm(h)); dropout(h1 + norm(feed_forward(h))), one norm for both
+post      x = norm(x + f(x)) for f = attention, feed-forward    (Vaswani et al. 2017, section 3.1)
+pre       x = x + f(norm(x)), and a final norm after the last   (Xiong et al. 2020, "On Layer Normalization")
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from stages.model.attention import CausalSelfAttention
 
 Drop = Callable[[Tensor], Tensor]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
 
 def keep(x: Tensor) -> Tensor:
@@ -46,7 +47,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.w1 = nn.Linear(d_model, hidden)
         self.w2 = nn.Linear(hidden, d_model)
-        self.activation = {"relu": F.relu, "gelu": F.gelu}[activation]
+        self.activation = ACTIVATIONS[activation]
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         output: Tensor = self.w2(self.activation(self.w1(x_BTD)))

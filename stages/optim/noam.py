@@ -10,7 +10,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.optim.optimizer import ParamsT
@@ -68,7 +68,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         rate = self.rate()
         for group in self.param_groups:
             group["lr"] = rate
-        return cast("float | None", self.base.step(closure))
+        return self.base.step(closure)
 
     def state_dict(self) -> dict[str, Any]:
         """As in torch, with `step`, the number of updates done."""

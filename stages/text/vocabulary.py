@@ -98,7 +98,7 @@ class Vocabulary:
         ids: list[int] = []
         for sentence in sentences:
             ids += [BOS, *self.encode(sentence), EOS]
-        return np.array(ids, dtype=np.uint16 if len(self) <= 2**16 else np.uint32)
+        return np.array(ids, dtype=np.uint16) if len(self) <= 2**16 else np.array(ids, dtype=np.uint32)
 
     def to_dict(self) -> dict[str, Any]:
         return {

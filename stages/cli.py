@@ -1,0 +1,91 @@
+"""The command `noam`: what people type beside `dvc`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from stages import files, paths
+from stages.errors import LabError
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="noam", description="Ask the model, look at the runs, bring them to MLflow.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    predict = commands.add_parser("predict", help="the next words after a beginning of a sentence")
+    predict.add_argument("text", help="the beginning; '' continues [bos] alone")
+    predict.add_argument("--top", type=_whole, default=5, metavar="N", help="how many words (default: 5)")
+    predict.add_argument("--json", action="store_true", help="print JSON")
+    predict.set_defaults(do=_predict)
+
+    summary = commands.add_parser("summary", help="the last run in a few lines")
+    summary.set_defaults(do=_summary)
+
+    sync = commands.add_parser("sync", help="bring into MLflow whatever it has not got yet")
+    sync.set_defaults(do=_sync)
+
+    ui = commands.add_parser("ui", help="start MLflow's pages on this machine")
+    ui.add_argument("--port", type=_whole, default=5000, metavar="N", help="port (default: 5000)")
+    ui.set_defaults(do=_ui)
+
+    arguments = parser.parse_args()
+    try:
+        sys.exit(arguments.do(arguments))
+    except LabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number ≥ 1")
+    return int(text)
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    from stages.model.predict import Predictor  # imports torch
+
+    prediction = Predictor.load(paths.MODEL, paths.VOCAB / "vocab.json").next_words(arguments.text, arguments.top)
+    if arguments.json:
+        print(files.dump_json(prediction.to_dict()), end="")
+        return 0
+    if prediction.unknown:
+        print(f"unknown to the model, read as [unk]: {', '.join(prediction.unknown)}", file=sys.stderr)
+    print(" ".join(prediction.tokens))
+    width = max(len(word) for word, _ in prediction.next)
+    for word, probability in prediction.next:
+        print(f"  {word:<{width}}  {probability:.3f}")
+    return 0
+
+
+def _summary(_: argparse.Namespace) -> int:
+    metrics = files.read_json(paths.METRICS)
+    prompts = files.read_json(paths.EVALUATION / "next_words.json")
+    print(f"\nmeasured on  {metrics['measured_on']}")
+    for name in (name for name in paths.SPLITS if name in metrics):
+        split = metrics[name]
+        excess = f", {split['excess']:.4f} above the floor of this text" if "excess" in split else ""
+        perplexity = "beyond a float" if split["perplexity"] is None else f"{split['perplexity']:.4g}"
+        print(f"{name + ' loss':<11}  {split['loss']:.4f} nats/token (perplexity {perplexity}{excess})")
+    for prediction in prompts:
+        if prediction["tokens"] == ["[bos]"]:
+            best = prediction["next"][0]
+            print(f"after [bos]  {best['word']} ({best['probability']:.2f})")
+    print(f"report       {paths.REPORT}")
+    print("runs         make ui")
+    return 0
+
+
+def _sync(_: argparse.Namespace) -> int:
+    from stages.tracking.sync import sync_all
+
+    return sync_all()
+
+
+def _ui(arguments: argparse.Namespace) -> int:
+    from stages.tracking.server import serve
+
+    return serve(arguments.port)
