@@ -3,8 +3,8 @@
 The table of one head has a row for each query and a column for each key, both named by the words. What lies above the
 diagonal is the future, which the mask hides: those cells are grey, not zero.
 
-Sizes are bounded: a picture is at most 12 inches wide and high (2400 pixels in PNG). Words are at most 24 columns long,
-and a heatmap names at most 64 of them: of a longer prompt, every second, third, … one.
+Sizes are bounded: a picture is at most 12.5 inches wide and high (2500 pixels in PNG). Words are at most 24 columns
+long, and a heatmap names at most 64 of them: of a longer prompt, every second, third, … one.
 
 Shapes: L layers, H heads, T tokens.
 """
@@ -37,7 +37,7 @@ def attention_figure(weights: pd.DataFrame, *, layer: int, head: int) -> Figure:
     side = min(_MAX_SIDE, max(2.6, 0.62 * count))
     with style.applied(words):
         text = _COLUMN * max(map(columns, words), default=1)
-        figure = Figure(figsize=(side + text + 1.9, side + min(text, 1.9) + 1.3), layout="constrained")
+        figure = Figure(figsize=(side + text + 1.9, side + min(text, 1.9) + 1.3), layout="compressed")
         axes = figure.add_subplot()
         image = _draw(axes, np.where(_future(count), -1.0, values))
         size = 9.5 if count <= 16 else 8 if count <= 36 else 6.5
@@ -53,7 +53,7 @@ def attention_figure(weights: pd.DataFrame, *, layer: int, head: int) -> Figure:
         axes.set_ylabel("query: the word that looks")
         if count <= _NUMBERS_UP_TO:
             _write_values(axes, values)
-        bar = figure.colorbar(image, ax=axes, ticks=[0, 0.25, 0.5, 0.75, 1], shrink=0.9, aspect=24, label="attention")
+        bar = figure.colorbar(image, ax=axes, ticks=[0, 0.25, 0.5, 0.75, 1], aspect=26, label="attention")
         bar.outline.set_visible(False)
         figure.suptitle(f"Attention, layer {layer}, head {head}", x=0.01, ha="left", fontsize=13, fontweight="bold")
     return figure
@@ -71,13 +71,13 @@ def overview_figure(attention_LHTT: np.ndarray, words: list[str], *, prompt: str
         for head in range(heads):
             block = np.where(_future(count), -1.0, attention_LHTT[layer, head])
             mosaic[layer * step : layer * step + count, head * step : head * step + count] = block
-    cell = min(10.5 / mosaic.shape[1], 9.5 / mosaic.shape[0], 0.3)
+    cell = min(10.2 / mosaic.shape[1], 9.5 / mosaic.shape[0], 0.34)
     with_rows, with_columns = layers * count <= 30 and cell > 0.11, heads * count <= 48 and cell > 0.15
     text = _COLUMN * max(map(columns, names), default=1)
     width = max(6.4, cell * mosaic.shape[1] + 1.4 + (text if with_rows else 0))
     height = cell * mosaic.shape[0] + 1.2 + (text if with_columns else 0)
     with style.applied([title, *names]):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="compressed")
         axes = figure.add_subplot()
         image = _draw(axes, mosaic)
         starts_H, starts_L = step * np.arange(heads), step * np.arange(layers)  # noqa: N806 (shapes)
@@ -94,7 +94,15 @@ def overview_figure(attention_LHTT: np.ndarray, words: list[str], *, prompt: str
         places_y = [float(start + i) for start in starts_L for i in range(count)] if with_rows else []
         axes.set_xticks(places_x, names * heads if with_columns else [], rotation=90, fontsize=8)
         axes.set_yticks(places_y, names * layers if with_rows else [], fontsize=8)
-        bar = figure.colorbar(image, ax=axes, ticks=[0, 0.5, 1], aspect=18, fraction=0.05, pad=0.06, label="attention")
+        bar = figure.colorbar(
+            image,
+            ax=axes,
+            ticks=[0, 0.5, 1],
+            aspect=20 if layers * 3 < heads else 36,
+            fraction=0.05,
+            pad=0.06,
+            label="attention",
+        )
         bar.outline.set_visible(False)
         figure.suptitle(f"Attention of every head: “{title}”", x=0.01, ha="left", fontsize=12, fontweight="bold")
     return figure

@@ -33,6 +33,8 @@ _STYLE: dict[str, Any] = {
     "axes.titlepad": 12,
     "axes.titlesize": 13,
     "axes.titleweight": "bold",
+    "figure.constrained_layout.h_pad": 0.1,
+    "figure.constrained_layout.w_pad": 0.1,
     "font.size": 10.5,
     "grid.color": "#E6E6E6",
     "grid.linewidth": 0.8,
@@ -60,17 +62,19 @@ def applied(texts: Iterable[str] = ()) -> Iterator[None]:
         yield
 
 
-def to_png(figure: Figure) -> bytes:
-    """The figure as PNG, without the name of the program that drew it."""
-    return _saved(figure, "png", {"Software": None})
+def rendered(figure: Figure) -> dict[str, bytes]:
+    """The figure as `png` and `svg` (letters as outlines), without dates and without the program's name.
 
-
-def to_svg(figure: Figure) -> bytes:
-    """The figure as SVG, letters as outlines, without date and program."""
-    return _saved(figure, "svg", dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    The layout is computed once, for the PNG, and then kept: that is most of the time.
+    """
+    with applied():
+        png = _saved(figure, "png", {"Software": None})
+        figure.set_layout_engine("none")
+        svg = _saved(figure, "svg", dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return {"png": png, "svg": svg}
 
 
 def _saved(figure: Figure, kind: str, metadata: dict[str, Any]) -> bytes:
-    with applied(), io.BytesIO() as file:
+    with io.BytesIO() as file:
         figure.savefig(file, format=kind, metadata=metadata)
         return file.getvalue()

@@ -1,0 +1,124 @@
+"""Stage plots: the figures of a run as PNG and SVG, and the report.
+
+    python -m stages.plots      (as `dvc repro plots` does)
+
+Reads reports/{history,validation,metrics,corpus}.json, data/evaluation and data/model/config.json;
+writes reports/figures and reports/index.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from stages import files, paths
+from stages.analysis import figures, fonts, heatmaps, report, style
+from stages.errors import ArtifactError
+from stages.optim.schedules import noam_rate
+from stages.params import PlotsParams
+from stages.stage import Stage, run
+
+_CURVE_POINTS = 300
+
+
+def main() -> None:
+    """Load, draw, save."""
+    stage = Stage("plots", PlotsParams)
+
+    history = pd.DataFrame(files.read_json(paths.HISTORY))
+    validation = pd.DataFrame(files.read_json(paths.VALIDATION))
+    attention = read_attention(paths.EVALUATION / "attention.safetensors")
+    facts = report.Run(
+        config=files.read_json(paths.MODEL / "config.json"),
+        metrics=files.read_json(paths.METRICS),
+        corpus=files.read_json(paths.CORPUS_REPORT),
+        next_words=files.read_json(paths.EVALUATION / "next_words.json"),
+        last_rate=float(history["lr"].iloc[-1]),
+    )
+
+    rates = noam_rates(stage.params.rate_d_model, stage.params.rate_warmups)
+    drawn = {
+        "noam-rate": style.rendered(figures.noam_rate_figure(rates, d_model=stage.params.rate_d_model)),
+        **{name: style.rendered(figure) for name, figure in training_figures(history, validation, facts)},
+        **{name: style.rendered(figure) for name, figure in prompt_figures(facts, attention)},
+    }
+    page = report.page(facts, {name: kinds["svg"] for name, kinds in drawn.items()})
+    warn_of_unreadable(stage, facts)
+
+    stage.check_inputs()
+    with files.replacing_folder(paths.FIGURES) as folder:
+        for name, kinds in drawn.items():
+            for kind, content in kinds.items():
+                files.write_bytes(folder / f"{name}.{kind}", content)
+    files.write_text(paths.REPORT, page)
+    stage.say(f"{len(drawn)} figures in {paths.FIGURES}, report in {paths.REPORT}")
+
+
+def read_attention(path: Path) -> list[np.ndarray]:
+    """One array [layers, heads, T, T] a prompt.
+
+    Raises:
+        ArtifactError: the file is missing or damaged.
+    """
+    try:
+        arrays = load_file(path)
+    except FileNotFoundError:
+        raise ArtifactError(path, "not there; `dvc repro` makes it, `dvc checkout` restores it") from None
+    except SafetensorError as error:
+        raise ArtifactError(path, f"not readable ({error}); `dvc repro -f` makes it anew") from None
+    return [arrays[f"prompt-{i}"] for i in range(len(arrays))]
+
+
+def noam_rates(d_model: int, warmups: list[int]) -> pd.DataFrame:
+    """Noam's rate for each warm-up, to half as far again as the longest: columns warmup, step, rate."""
+    last = 1.5 * max(warmups)
+    rows = []
+    for warmup in sorted(set(warmups)):
+        steps = {max(1, round(step)) for step in np.linspace(1, last, _CURVE_POINTS)} | {warmup}
+        rows += [(warmup, step, noam_rate(step, d_model, warmup)) for step in sorted(steps)]
+    return pd.DataFrame(rows, columns=["warmup", "step", "rate"])
+
+
+def training_figures(
+    history: pd.DataFrame, validation: pd.DataFrame, facts: report.Run
+) -> Iterator[tuple[str, Figure]]:
+    """Loss, rate and gradient norm, each with its name."""
+    held_out = len(validation) and validation["split"].iloc[0] == "valid"
+    name = "held-out text, without dropout" if held_out else "training text, without dropout"
+    floor = facts.metrics["train"].get("floor")
+    yield "loss", figures.loss_figure(history, validation, validation_label=name, floor=floor)
+    yield "rate", figures.rate_figure(history)
+    yield "gradient-norm", figures.gradient_norm_figure(history)
+
+
+def prompt_figures(facts: report.Run, attention: list[np.ndarray]) -> Iterator[tuple[str, Figure]]:
+    """Next words, the overview of the heads and each head of each prompt; one token has no attention to show."""
+    for i, (entry, weights) in enumerate(zip(facts.next_words, attention, strict=True)):  # [L, H, T, T]
+        words = entry["tokens"]
+        prompt = " ".join(words)
+        yield f"next-words-p{i}", figures.next_words_figure(pd.DataFrame(entry["next"]), prompt=prompt)
+        if len(words) == 1:
+            continue
+        yield f"attention-p{i}", heatmaps.overview_figure(weights, words, prompt=prompt)
+        for layer, head in np.ndindex(*weights.shape[:2]):
+            table = pd.DataFrame(weights[layer, head], index=words, columns=words)
+            yield f"attention-p{i}-L{layer}H{head}", heatmaps.attention_figure(table, layer=layer, head=head)
+
+
+def warn_of_unreadable(stage: Stage[PlotsParams], facts: report.Run) -> None:
+    """One line for all characters that are drawn as codes."""
+    words = [word for entry in facts.next_words for word in (*entry["tokens"], *(n["word"] for n in entry["next"]))]
+    codes = [f"U+{ord(char):04X}" for char in fonts.unreadable(words)]
+    if codes:
+        shown = ", ".join(codes[:8]) + (f" and {len(codes) - 8} more" if len(codes) > 8 else "")
+        stage.warn(f"no font for {shown}: the figures show the codes; the report and the tables have the characters")
+
+
+if __name__ == "__main__":
+    run(main)
