@@ -104,7 +104,8 @@ class LanguageModel(nn.Module):
         """Position encodings [T, D] and causal mask [T, T], from tables that grow with the longest sentence."""
         positions, mask = self._tables
         if len(positions) < length:
-            positions, mask = sinusoids(length, self.config.d_model, self.config.positions), causal_mask(length)
+            with torch.inference_mode(False):  # training may use what a measurement made first
+                positions, mask = sinusoids(length, self.config.d_model, self.config.positions), causal_mask(length)
             self._tables = positions, mask
         return positions[:length], mask[:length, :length]
 
