@@ -1,0 +1,46 @@
+# What there is to do: `make help`.
+
+# The tools of .venv come first, also for the commands that DVC runs.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+PORT ?= 5000
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev repository repro ui sync test test-all lint schema clean
+
+help:  ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+
+setup:
+	@.ci/setup run
+
+setup-dev:
+	@.ci/setup dev
+
+repository:
+	@git rev-parse --git-dir >/dev/null || { echo "error: DVC needs a git repository here; run: git init && git add -A && git commit -m start" >&2; exit 1; }
+
+repro: repository setup  ## set up what is missing, run the pipeline, say what came out
+	@dvc repro
+	@noam summary
+
+ui: setup  ## open MLflow's pages on this machine (PORT=5000)
+	@noam ui --port $(PORT)
+
+sync: setup  ## bring into MLflow whatever it has not got yet
+	@noam sync
+
+test: setup-dev  ## set up what is missing, run the tests
+	@python -m pytest -n 2 --dist loadfile
+
+test-all: setup-dev  ## the slow tests as well
+	@python -m pytest -n 2 --dist loadfile -m ''
+
+lint: setup-dev  ## format and lint, check the types
+	@ruff format . && ruff check --fix . && mypy
+
+schema: setup-dev  ## write the JSON schema of params.yaml anew
+	@python -m stages.params > stages/params.schema.json
+
+clean:  ## remove what the tools leave behind; keeps .venv, data, runs and the cache
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build noam_lab.egg-info
+	@find stages tests -name __pycache__ -prune -exec rm -rf {} +
