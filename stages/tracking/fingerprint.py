@@ -1,0 +1,62 @@
+"""Which results are the same: a digest of what dvc.lock says of the stages that make them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stages import files, paths
+
+_STAGES = ("prepare", "vocab", "train", "evaluate", "plots")
+
+
+def fingerprint(lock_text: str) -> str | None:
+    """SHA-256 over the parameters and the MD5 of every input and output of the stages, in hex.
+
+    Commands and sizes have no part in it. None while a stage has not run, or for text that is no dvc.lock.
+    """
+    stages = _stages(lock_text)
+    if any(name not in stages for name in _STAGES):
+        return None
+    return files.sha256_json({name: _identity(stages[name]) for name in _STAGES})
+
+
+def fingerprint_of_folder(folder: Path = Path()) -> str | None:
+    """The fingerprint of the results in a folder; DVC brings dvc.lock up to date after each stage."""
+    lock = folder / paths.LOCK
+    return fingerprint(lock.read_text(encoding="utf-8")) if lock.is_file() else None
+
+
+def fingerprint_of_revision(root: Path, revision: str) -> str | None:
+    """The fingerprint of the results that a commit of git (an experiment of DVC is one) refers to."""
+    command = ["git", "show", f"{revision}:./{paths.LOCK.as_posix()}"]
+    done = subprocess.run(command, cwd=root, capture_output=True, check=False, timeout=60)
+    return fingerprint(done.stdout.decode("utf-8", "replace")) if done.returncode == 0 else None
+
+
+def corpus_digest(lock_text: str, corpus: str) -> str | None:
+    """DVC's MD5 of the corpus (`….dir` for a folder), as dvc.lock has it."""
+    for dep in _stages(lock_text).get("prepare", {}).get("deps", []):
+        if dep.get("path") == corpus:
+            return str(dep["md5"])
+    return None
+
+
+def _stages(lock_text: str) -> dict[str, Any]:
+    try:
+        content = yaml.load(lock_text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (safe)
+    except yaml.YAMLError:
+        return {}
+    stages = content.get("stages") if isinstance(content, dict) else None
+    return stages if isinstance(stages, dict) else {}
+
+
+def _identity(stage: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "params": stage.get("params", {}),
+        "deps": {entry["path"]: entry.get("md5") for entry in stage.get("deps", [])},
+        "outs": {entry["path"]: entry.get("md5") for entry in stage.get("outs", [])},
+    }

@@ -1,0 +1,155 @@
+"""The results of an execution, as MLflow shows them: metrics, dataset, figures, tables, files and the model.
+
+Everything has a name of its own that does not depend on when it is sent, so that sending it again changes nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages import files, paths
+from stages.params import read_params_file
+from stages.tracking.fingerprint import corpus_digest
+from stages.tracking.model import log_model
+from stages.tracking.replay import Replay
+from stages.tracking.store import TAG_COMPLETE
+
+if TYPE_CHECKING:
+    from mlflow.entities import Metric
+
+NEXT_WORDS = "next_words.json"
+_IMAGES = 120  # more would make the page of a run useless; all figures are among the artifacts
+_IMAGE_SIDE = 640
+_NAMESPACE = uuid.UUID("6f2d8f0e-6f4e-4a07-9c55-0d7a4f3c9a11")
+
+
+def send_results(replay: Replay, folder: Path, fingerprint: str) -> None:
+    """Send the results in `folder`, laid out like a workspace, to the run. Marks the run as complete at the end."""
+    client, run_id = replay.store.client, replay.run_id
+    updates, when = _end_of_training(replay, folder)
+    client.log_batch(run_id, metrics=list(_final_metrics(folder, when)))
+    _log_dataset(replay, folder)
+    replay.progress("dataset")
+    with tempfile.TemporaryDirectory(prefix="noam-") as temporary:
+        stage = Path(temporary)
+        _lay_out(folder, stage, when)
+        for part in sorted(stage.iterdir()):
+            if part.is_dir():
+                client.log_artifacts(run_id, str(part), part.name)
+            else:
+                client.log_artifact(run_id, str(part))
+            replay.progress(part.name)
+        if (stage / NEXT_WORDS).is_file():
+            replay.tag("mlflow.loggedArtifacts", json.dumps([{"path": NEXT_WORDS, "type": "table"}]))
+        if (stage / "images").is_dir():
+            replay.tag("mlflow.loggedImages", "True")
+    log_model(replay, folder, fingerprint, updates)
+    replay.tag(TAG_COMPLETE, "yes")
+
+
+def _end_of_training(replay: Replay, folder: Path) -> tuple[int, int]:
+    """The number of updates, and a time in milliseconds that is the same on every replay."""
+    updates = int(files.read_json(folder / paths.MODEL / "config.json")["updates"])
+    times = [event["t"] for event in replay.execution.events() if event["event"] == "trained"]
+    return updates, times[0] if times else replay.execution.record.started + updates
+
+
+def _final_metrics(folder: Path, when: int) -> Iterator[Metric]:
+    """reports/metrics.json as `final/<split>_<measure>`: one number a run, which the UI draws as bars (step 0)."""
+    from mlflow.entities import Metric
+
+    for split, measures in files.read_json(folder / paths.METRICS).items():
+        if isinstance(measures, dict):
+            for measure, value in measures.items():
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    yield Metric(f"final/{split}_{measure}", float(value), when, 0)
+
+
+def _log_dataset(replay: Replay, folder: Path) -> None:
+    """The corpus, known by the MD5 that DVC knows it by."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    corpus = str(read_params_file(folder / paths.PARAMS)["corpus"])
+    digest = corpus_digest((folder / paths.LOCK).read_text(encoding="utf-8"), corpus)
+    if digest is None:
+        return
+    dataset = Dataset(
+        name=Path(corpus).name[:500],
+        digest=digest,
+        source_type="local",
+        source=json.dumps({"uri": corpus}, ensure_ascii=False),
+        profile=_profile(folder),
+    )
+    tags = [InputTag("mlflow.data.context", "training")]
+    replay.store.client.log_inputs(replay.run_id, datasets=[DatasetInput(dataset, tags)])
+
+
+def _profile(folder: Path) -> str | None:
+    """The account of what was read."""
+    report = folder / paths.CORPUS_REPORT
+    return report.read_text(encoding="utf-8") if report.is_file() else None
+
+
+def _lay_out(folder: Path, stage: Path, when: int) -> None:
+    """The artifacts of the run, as files under `stage`."""
+    for path in (paths.PARAMS, paths.LOCK):
+        shutil.copy(folder / path, stage / path.name)
+    (stage / "report").mkdir()
+    reports = [paths.REPORT, paths.METRICS, paths.HISTORY, paths.VALIDATION, paths.CORPUS_REPORT]
+    for path in reports:
+        if (folder / path).is_file():
+            shutil.copy(folder / path, stage / "report" / path.name)
+    figures = folder / paths.FIGURES
+    if figures.is_dir():
+        shutil.copytree(figures, stage / "figures", ignore=shutil.ignore_patterns("*.tmp"))
+        _images(figures, stage, when)
+    tables = folder / paths.EVALUATION / "next_words.json"
+    if tables.is_file():
+        files.write_json(stage / NEXT_WORDS, _table(files.read_json(tables)))
+
+
+def _table(prompts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The next words of all prompts as the table that MLflow compares between runs."""
+    rows = [
+        [entry["prompt"] or "[bos]", rank, word["word"], word["probability"]]
+        for entry in prompts
+        for rank, word in enumerate(entry["next"], start=1)
+    ]
+    return {"columns": ["prompt", "rank", "word", "probability"], "data": rows}
+
+
+def _images(figures: Path, stage: Path, when: int) -> None:
+    """Figures of attention as MLflow's images, side by side for all runs in its image grid."""
+    target = stage / "images"
+    for figure in sorted(figures.rglob("*attention*.png"))[:_IMAGES]:
+        target.mkdir(exist_ok=True)
+        key = image_key(figure.relative_to(figures))
+        base = f"{key.replace('/', '~')}+step+0+timestamp+{when}+{uuid.uuid5(_NAMESPACE, key)}"
+        shutil.copy(figure, target / f"{base}.png")
+        (target / f"{base}+compressed.webp").write_bytes(_thumbnail(figure))
+
+
+def image_key(figure: Path) -> str:
+    """The name under which the UI lists a figure: `attention/prompt-1-layer-0-head-2`."""
+    stem = re.sub(r"[^a-zA-Z0-9_\-. ]", "-", figure.stem)
+    return "attention/" + (re.sub(r"^attention[-_. ]*", "", stem) or stem)
+
+
+def _thumbnail(figure: Path) -> bytes:
+    """The small WebP picture that the grid shows, without anything that changes from day to day."""
+    from PIL import Image
+
+    with Image.open(figure) as image:
+        small = image.convert("RGB")
+        small.thumbnail((_IMAGE_SIDE, _IMAGE_SIDE))
+        content = io.BytesIO()
+        small.save(content, "WEBP", quality=85)
+        return content.getvalue()

@@ -1,0 +1,305 @@
+"""Bringing executions into MLflow: one after its last stage, or everything that is missing (`noam sync`).
+
+Run as a process by `stages.tracking.attempt`, which can end it when the store hangs: `python -m stages.tracking.sync`.
+Every step may be killed and repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from filelock import Timeout
+
+from stages import paths
+from stages.errors import LabError, TrackingError
+from stages.execution import Execution
+from stages.tracking import outbox, restore
+from stages.tracking.fingerprint import fingerprint_of_folder, fingerprint_of_revision
+from stages.tracking.replay import Replay, mark_fingerprint
+from stages.tracking.results import send_results
+from stages.tracking.store import (
+    TAG_COMPLETE,
+    TAG_EXECUTION,
+    TAG_FINGERPRINT,
+    Progress,
+    Store,
+    connect,
+    silent,
+    tracking_errors,
+)
+from stages.tracking.view import refresh_view
+
+_STALE = "ended without a word (killed, or the machine went down); found so afterwards"
+_OTHERS_SECONDS = 20  # that a pipeline spends on executions that are not its own
+
+
+@dataclass
+class Account:
+    """What a sync did, for the user."""
+
+    brought: list[str] = field(default_factory=list)
+    present: int = 0
+    running: int = 0
+    deleted: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """The account in words."""
+        counts = [f"{len(self.brought)} brought", f"{self.present} already there"]
+        counts += [f"{self.running} under way"] if self.running else []
+        counts += [f"{self.deleted} deleted in MLflow and left so"] if self.deleted else []
+        counts += [f"{len(self.failed)} could not"] if self.failed else []
+        return [f"note: {note}" for note in self.notes] + [
+            *(f"brought {name}" for name in self.brought),
+            *(f"could not: {name}: {reason}" for name, reason in self.failed),
+            f"runs: {', '.join(counts)}",
+        ]
+
+
+def sync_all() -> int:
+    """`noam sync`: bring into MLflow whatever it has not got. Returns the exit code: 0 if nothing is missing now.
+
+    Raises:
+        TrackingError: the store cannot be reached.
+    """
+    store = connect(timeout=20)
+    account = Account(notes=list(store.notes))
+    with tracking_errors(store.uri):
+        sync_executions(store, account)
+        sync_results(store, account)
+        refresh_view(store)
+    for line in account.lines():
+        print(line)
+    return 1 if account.failed else 0
+
+
+def sync_executions(
+    store: Store, account: Account, *, progress: Progress = silent, only_pending: bool = False, seconds: float = 0
+) -> None:
+    """Bring in every execution that has a record here, the oldest first; stale ones become KILLED.
+
+    Args:
+        only_pending: leave out those whose files would have to come from DVC.
+        seconds: stop after that time; 0 for no end.
+    """
+    until = time.monotonic() + seconds if seconds else float("inf")
+    runs = {run.data.tags.get(TAG_EXECUTION): run for run in store.runs()}
+    revisions = [] if only_pending else restore.revisions()
+    for execution in Execution.all():
+        if time.monotonic() > until:
+            return
+        run = runs.get(execution.id)
+        if run is not None and run.info.lifecycle_stage == "deleted":
+            outbox.drop(execution)
+            account.deleted += 1
+        elif run is not None and _is_whole(execution, run.data.tags, run.info.status):
+            outbox.drop(execution)
+            _add_experiments(store, run.info.run_id, run.data.tags, execution)
+            account.present += 1
+        else:
+            _sync_one(store, execution, account, progress, revisions)
+
+
+def sync_results(store: Store, account: Account, progress: Progress = silent) -> None:
+    """Bring in results that no execution here has made: of the workspace, of HEAD, of DVC's experiments."""
+    root = paths.main_root()
+    revisions = restore.revisions()
+    known = {run.data.tags.get(TAG_FINGERPRINT) for run in store.runs()}
+    handled = {outbox.fingerprint_of(one) for one in Execution.all()}
+    of_workspace = fingerprint_of_folder(root)
+    if of_workspace and of_workspace not in known | handled and restore.has_results(root):
+        _bring(store, account, of_workspace, None, root, progress)
+        known.add(of_workspace)
+    for revision in revisions:
+        fingerprint = fingerprint_of_revision(root, revision.commit)
+        if not fingerprint:
+            continue
+        if fingerprint in known:
+            if revision.experiment:
+                add_experiment(store, fingerprint, revision.experiment)
+        elif fingerprint not in handled:
+            known.add(fingerprint)
+            try:
+                with restore.results_of(fingerprint, None, [revision]) as folder:
+                    _bring(store, account, fingerprint, revision, folder, progress)
+            except TrackingError as error:
+                account.failed.append((str(revision), str(error)))
+
+
+def sync_one(store: Store, execution: Execution, folder: Path | None, progress: Progress = silent) -> str:
+    """Bring one execution into its run: the journal, the results in `folder`, the status. Returns the run's name.
+
+    To be called with the execution's lock held.
+    """
+    fingerprint = outbox.fingerprint_of(execution)
+    replay = Replay.open(store, execution, progress)
+    if replay.deleted:
+        return str(replay.run.info.run_name)
+    replay.metrics()
+    if fingerprint is not None:
+        mark_fingerprint(replay, fingerprint)
+        if folder is not None and replay.run.data.tags.get(TAG_COMPLETE) != "yes":
+            send_results(replay, folder, fingerprint)
+    replay.status()
+    _add_experiments(store, replay.run_id, replay.run.data.tags, execution)
+    if folder is not None:
+        outbox.drop(execution)
+    return str(replay.run.info.run_name)
+
+
+def add_experiment(store: Store, fingerprint: str, name: str) -> None:
+    """Add DVC's name of an experiment to the newest run with these results."""
+    runs = store.tagged(TAG_FINGERPRINT, fingerprint)
+    known = [names for run in runs for names in run.data.tags.get("dvc.experiment", "").split(", ") if names]
+    if runs and name and name not in known:
+        own = runs[-1].data.tags.get("dvc.experiment", "")
+        store.client.set_tag(runs[-1].info.run_id, "dvc.experiment", f"{own}, {name}" if own else name)
+
+
+def track_restored(store: Store, folder: Path, fingerprint: str, experiment: str, progress: Progress) -> bool:
+    """Results that were not trained just now: name the run that has them, or make one. True if one was made."""
+    with restore.restoring():
+        if store.tagged(TAG_FINGERPRINT, fingerprint):
+            add_experiment(store, fingerprint, experiment)
+            return False
+        execution = restore.restored_execution(folder, fingerprint)
+        outbox.add_experiment(execution, experiment)
+        with execution.lock(timeout=60):
+            sync_one(store, execution, folder, progress)
+        return True
+
+
+def main() -> None:
+    """The process that `stages.tracking.attempt` watches: progress and outcome go to stdout, a JSON object a line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--execution", default="", help="id of the execution that made the results; '' for none")
+    parser.add_argument("--fingerprint", required=True)
+    parser.add_argument("--experiment", default="")
+    arguments = parser.parse_args()
+    folder = Path.cwd()
+    try:
+        store = connect(timeout=5, progress=_say)
+        with tracking_errors(store.uri):
+            if arguments.execution:
+                execution = Execution(paths.run_state() / "executions" / arguments.execution)
+                with execution.lock(timeout=60):
+                    sync_one(store, execution, folder, _say)
+            else:
+                track_restored(store, folder, arguments.fingerprint, arguments.experiment, _say)
+            _tell("done", "; ".join(store.notes))
+            refresh_view(store)
+            sync_executions(store, Account(), progress=_say, only_pending=True, seconds=_OTHERS_SECONDS)
+    except (LabError, Timeout) as error:
+        _tell("error", str(error))
+        sys.exit(1)
+
+
+def _say(what: str) -> None:
+    _tell("progress", what)
+
+
+def _tell(kind: str, what: str) -> None:
+    print(json.dumps({kind: what}), flush=True)
+
+
+def _is_whole(execution: Execution, tags: dict[str, str], status: str) -> bool:
+    """Nothing of this execution is missing in its run."""
+    if tags.get(TAG_COMPLETE) == "yes":
+        return status == "FINISHED"
+    return execution.ended() and status in ("FAILED", "KILLED") and outbox.fingerprint_of(execution) is None
+
+
+def _sync_one(
+    store: Store, execution: Execution, account: Account, progress: Progress, revisions: list[restore.Revision]
+) -> None:
+    """One execution of `sync_executions`; what goes wrong with its files is noted and stops no other."""
+    try:
+        with execution.lock(timeout=0):
+            if restore.is_half_made(execution):
+                if not execution.alive():
+                    shutil.rmtree(execution.folder, ignore_errors=True)
+                return
+            if not execution.ended():
+                if execution.alive():
+                    account.running += 1
+                    return
+                execution.append_event("killed", _STALE)
+            fingerprint = outbox.fingerprint_of(execution)
+            if fingerprint is None:
+                account.brought.append(sync_one(store, execution, None, progress))
+                return
+            if _replaced(store, execution, fingerprint):
+                account.present += 1
+                return
+            if outbox.kept(execution) is None and not revisions:
+                return
+            _sync_with_files(store, execution, fingerprint, account, progress, revisions)
+    except Timeout:
+        account.running += 1
+
+
+def _sync_with_files(
+    store: Store,
+    execution: Execution,
+    fingerprint: str,
+    account: Account,
+    progress: Progress,
+    revisions: list[restore.Revision],
+) -> None:
+    try:
+        with restore.results_of(fingerprint, execution, revisions) as folder:
+            account.brought.append(sync_one(store, execution, folder, progress))
+    except (LabError, OSError) as error:
+        sync_one(store, execution, None, progress)
+        account.failed.append((f"the files of {execution.id}", str(error)))
+
+
+def _replaced(store: Store, execution: Execution, fingerprint: str) -> bool:
+    """A restored execution whose results another run has by now: that run gets its names, and it goes."""
+    others = store.tagged(TAG_FINGERPRINT, fingerprint)
+    if execution.record.kind != "restored" or not others:
+        return False
+    if any(run.data.tags.get(TAG_EXECUTION) == execution.id for run in others):
+        return False
+    for name in outbox.experiments_of(execution):
+        add_experiment(store, fingerprint, name)
+    shutil.rmtree(execution.folder, ignore_errors=True)
+    return True
+
+
+def _bring(
+    store: Store,
+    account: Account,
+    fingerprint: str,
+    revision: restore.Revision | None,
+    folder: Path,
+    progress: Progress,
+) -> None:
+    try:
+        with restore.restoring():
+            execution = restore.restored_execution(folder, fingerprint, revision)
+        with execution.lock(timeout=60):
+            account.brought.append(sync_one(store, execution, folder, progress))
+    except (LabError, OSError) as error:
+        if isinstance(error, TrackingError) and revision is None:
+            raise
+        account.failed.append((str(revision or "the workspace's results"), str(error)))
+
+
+def _add_experiments(store: Store, run_id: str, tags: dict[str, str], execution: Execution) -> None:
+    """Names that DVC gave to the results of this execution, into the run's tag."""
+    present = [name for name in tags.get("dvc.experiment", "").split(", ") if name]
+    missing = [name for name in outbox.experiments_of(execution) if name not in present]
+    if missing:
+        store.client.set_tag(run_id, "dvc.experiment", ", ".join([*present, *missing]))
+
+
+if __name__ == "__main__":
+    main()
