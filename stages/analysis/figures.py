@@ -19,9 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from stages.analysis import style
 from stages.analysis.fonts import columns, label
 
-MAX_POINTS = (
-    2000  # points of a line; from there on neighbours share one (their mean, with a band from lowest to highest)
-)
+MAX_POINTS = 3000  # points of a line; of a longer one, neighbours share a point: their mean and their range
 MAX_BARS = 25  # words in a picture of next-word bars
 _SMOOTHING = 50  # a smoothed value is the mean of this fraction of the run
 _LOG_FROM = 10  # highest over lowest value from which an axis is logarithmic
@@ -43,7 +41,7 @@ def loss_figure(
             axes.axhline(floor, color=style.GREEN, linestyle="--", label=f"lowest possible on this text: {floor:.4f}")
             lines.append(np.array([floor]))
         _scale(axes, np.concatenate(lines))
-        _legend(axes)
+        _legend(figure)
     return figure
 
 
@@ -63,9 +61,9 @@ def gradient_norm_figure(history: pd.DataFrame) -> Figure:
     """The norm of the gradient over all weights, before any clipping."""
     with style.applied():
         figure, axes = _slide("Norm of the gradient", "Euclidean norm")
-        smooth = _draw_updates(axes, history["step"], history["grad_norm"], style.BLUE, "each update")
+        smooth = _draw_updates(axes, history["step"], history["grad_norm"], style.BLUE, "gradient")
         _scale(axes, smooth)
-        _legend(axes)
+        _legend(figure)
     return figure
 
 
@@ -167,10 +165,9 @@ def _scale(axes: Axes, values: np.ndarray) -> None:
         axes.set_ylim(max(0.0, low - 0.15 * (high - low)) if low >= 0 else None, high + 0.2 * (high - low))
 
 
-def _legend(axes: Axes) -> None:
-    legend = axes.legend(loc="upper right")
-    for handle in legend.get_lines():
-        handle.set_alpha(None)
+def _legend(figure: Figure) -> None:
+    """Below the axes, where no curve can run through it."""
+    figure.legend(loc="outside lower left", ncols=2, fontsize=9.5, borderaxespad=0.2)
 
 
 def _rate_label(exponent: int) -> str:

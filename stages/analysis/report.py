@@ -54,7 +54,7 @@ def page(run: Run, pictures: Mapping[str, bytes]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, source=_source)
+    environment.filters.update(number=number, probability=probability, source=_source)
     shown, left_out = _heads(pictures)
     return environment.get_template(_TEMPLATE).render(
         summary=_summary(run.config["training"]),
@@ -63,7 +63,7 @@ def page(run: Run, pictures: Mapping[str, bytes]) -> str:
         measured_on=run.metrics["measured_on"],
         splits=_splits(run.metrics),
         rows=_MEASURES,
-        corpus=run.corpus,
+        corpus=_flat(run.corpus),
         prompts=[_prompt(i, entry, pictures, shown) for i, entry in enumerate(run.next_words)],
         left_out=left_out,
         max_heads=MAX_HEADS,
@@ -128,6 +128,11 @@ def perplexity(value: float | None) -> str:
     return f"{value:.4g}" if value < 1e6 else f"{value:.3e}"
 
 
+def probability(value: float) -> str:
+    """Four decimals; what they cannot show is told from zero."""
+    return "< 0.0001" if 0 < value < 0.00005 else f"{value:.4f}"
+
+
 _MEASURES = (
     ("loss", "loss (nats per token)", lambda value: number(value, 4)),
     ("perplexity", "perplexity", perplexity),
@@ -152,6 +157,15 @@ def _summary(training: dict[str, Any]) -> str:
         f"{training['layers']} × {training['n_heads']} heads (layers × heads), d_model {training['d_model']}, "
         f"{training['optimizer']} with schedule {schedule}{ramp}, seed {training['seed']}"
     )
+
+
+def _flat(account: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested counts as one list: `sentences_by_split` of `train` as `sentences by split: train`."""
+    found: dict[str, Any] = {}
+    for key, value in account.items():
+        name = path + key.replace("_", " ")
+        found |= _flat(value, f"{name}: ") if isinstance(value, dict) else {name: value}
+    return found
 
 
 def _prompt(index: int, entry: dict[str, Any], pictures: Mapping[str, bytes], shown: set[str]) -> dict[str, Any]:

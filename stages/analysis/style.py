@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from stages.analysis import fonts
@@ -41,7 +43,6 @@ _STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.8,
     "lines.solid_capstyle": "round",
-    "savefig.dpi": DPI,
     "svg.fonttype": "path",
     "svg.hashsalt": "noam-lab",
     "text.color": INK,
@@ -65,16 +66,11 @@ def applied(texts: Iterable[str] = ()) -> Iterator[None]:
 def rendered(figure: Figure) -> dict[str, bytes]:
     """The figure as `png` and `svg` (letters as outlines), without dates and without the program's name.
 
-    The layout is computed once, for the PNG, and then kept: that is most of the time.
+    Each canvas draws once; `Figure.savefig` would draw twice and compute the layout twice.
     """
-    with applied():
-        png = _saved(figure, "png", {"Software": None})
-        figure.set_layout_engine("none")
-        svg = _saved(figure, "svg", dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    return {"png": png, "svg": svg}
-
-
-def _saved(figure: Figure, kind: str, metadata: dict[str, Any]) -> bytes:
-    with io.BytesIO() as file:
-        figure.savefig(file, format=kind, metadata=metadata)
-        return file.getvalue()
+    with applied(), io.BytesIO() as png, io.BytesIO() as svg:
+        figure.set_dpi(DPI)
+        FigureCanvasAgg(figure).print_png(png, metadata={"Software": None})  # type: ignore[no-untyped-call]
+        figure.set_layout_engine("none")  # the layout of the PNG is kept
+        FigureCanvasSVG(figure).print_svg(svg, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))  # type: ignore[no-untyped-call]
+        return {"png": png.getvalue(), "svg": svg.getvalue()}
