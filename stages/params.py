@@ -7,7 +7,7 @@ editors use.
 from __future__ import annotations
 
 import json
-import math
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -25,7 +25,7 @@ def _number(value: Any) -> int | float:
     number = (
         value if not isinstance(value, str) else int(value) if value.strip().lstrip("+-").isdigit() else float(value)
     )
-    if not math.isfinite(number):
+    if not abs(number) <= sys.float_info.max:  # which compares whole numbers of any length
         raise ValueError("not finite")
     return number
 
@@ -174,12 +174,14 @@ class _UniqueKeys(yaml.SafeLoader):
     """A safe loader that refuses a key written twice (YAML's own rule, which PyYAML does not hold)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        seen: set[str] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise ParamError(str(key), f": written twice, the second time in line {key_node.start_mark.line + 1}")
-            seen.add(key)
+            if not isinstance(key_node, yaml.ScalarNode):
+                continue  # super() refuses it
+            if key_node.value in seen:
+                line = key_node.start_mark.line + 1
+                raise ParamError(key_node.value, f": written twice, the second time in line {line}")
+            seen.add(key_node.value)
         return super().construct_mapping(node, deep)
 
 
@@ -195,10 +197,13 @@ def read_params_file(path: Path = paths.PARAMS) -> dict[str, Any]:
         raise ParamError("", "no such file here; run this in the project's folder", file=str(path)) from None
     except UnicodeDecodeError as error:
         raise ParamError("", f"byte {error.start} is not UTF-8", file=str(path)) from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"line {mark.line + 1}: " if mark else ""
-        raise ParamError("", f"{place}not YAML: {getattr(error, 'problem', error)}", file=str(path)) from None
+    except yaml.reader.ReaderError as error:
+        raise ParamError("", f"U+{error.character:04X} is not allowed in YAML", file=str(path)) from None
+    except yaml.MarkedYAMLError as error:
+        place = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ParamError("", f"{place}not YAML: {error.problem}", file=str(path)) from None
+    except ValueError as error:  # a date in month 13
+        raise ParamError("", f"not YAML: {error}", file=str(path)) from None
     if not isinstance(content, dict):
         raise ParamError("", "expected one `key: value` a line", file=str(path))
     return {str(key): value for key, value in content.items()}

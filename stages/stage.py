@@ -122,7 +122,7 @@ def _inputs(name: str) -> dict[str, Any]:
 def stage_deps(name: str, raw_params: dict[str, Any]) -> list[Path]:
     """The dependencies of a stage as dvc.yaml lists them, with `${key}` replaced."""
     stage = yaml.safe_load(paths.PIPELINE.read_text(encoding="utf-8"))["stages"][name]
-    return [Path(raw_params[dep[2:-1]] if dep.startswith("${") else dep) for dep in stage["deps"]]
+    return [Path(str(raw_params[dep[2:-1]]) if dep.startswith("${") else dep) for dep in stage["deps"]]
 
 
 def _signature(path: Path) -> str:

@@ -85,8 +85,14 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             group["lr"] = self.rate()
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in torch; a group without a rate of its own gets the one that the others show."""
+        super().add_param_group({"lr": self.rate(), **param_group} if "lr" not in param_group else param_group)
+
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__.copy()
+        state = self.__dict__.copy()
+        state.pop("step", None)  # a torch scheduler puts its counter around this very optimiser's method here
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -169,7 +175,8 @@ def adapt(
         if "decoupled_weight_decay" not in known:
             raise TypeError(f"{base.__name__} has no decoupled weight decay")
         options["decoupled_weight_decay"] = True
-    if base in (torch.optim.Adam, torch.optim.AdamW) and "fused" not in options and "foreach" not in options:
+    chosen = {"fused", "foreach", "differentiable"} & options.keys()
+    if base in (torch.optim.Adam, torch.optim.AdamW) and not chosen:
         options["fused"] = all(_fusable(tensor) for tensor in _tensors(params))
     return partial(base, **options)
 

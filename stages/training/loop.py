@@ -74,6 +74,11 @@ def train(
 
     def validate(epoch: int) -> Validation:
         result = score(model, splits[validation_split])
+        if not math.isfinite(result.loss):
+            raise TrainingError(
+                f"after update {optimizer.updates}: {validation_split} loss {result.loss}, no longer finite; "
+                "lower factor or lr, raise warmup, or set clip"
+            )
         return Validation(optimizer.updates, epoch, validation_split, result.loss, result.perplexity, result.accuracy)
 
     yield validate(0)
