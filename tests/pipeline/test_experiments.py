@@ -1,0 +1,101 @@
+"""`dvc exp run`, the queue and the comparison commands, all into the one store of the main workspace."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from tests.pipeline.project import Project
+
+pytestmark = pytest.mark.pipeline
+
+
+def finish_queue(project: Project, jobs: int) -> str:
+    """Start the workers as people do, wait until the queue is empty, give its final listing."""
+    project.run("dvc", "queue", "start", "-j", str(jobs))
+    deadline = time.monotonic() + 280
+    while time.monotonic() < deadline:
+        status = project.run("dvc", "queue", "status").stdout
+        if "Queued" not in status and "Running" not in status:
+            return status
+        time.sleep(2)
+    pytest.fail(f"the queue did not finish\n{status}")
+
+
+@pytest.fixture(scope="module")
+def warmup_4000(project: Project) -> Project:
+    project.run("dvc", "exp", "run", "-n", "short-ramp", "-S", "warmup=4000")
+    return project
+
+
+def test_exp_run_is_a_second_run(warmup_4000: Project) -> None:
+    first, second = warmup_4000.runs()
+    assert (first.data.params["warmup"], second.data.params["warmup"]) == ("40000", "4000")
+    assert second.data.tags["dvc.experiment"] == "short-ramp"
+    assert "warmup=4000" in second.info.run_name
+    assert second.data.tags["mlflow.source.git.commit"] == warmup_4000.run("git", "rev-parse", "HEAD").stdout.strip()
+
+
+def test_exp_show_compares_losses(warmup_4000: Project) -> None:
+    table = warmup_4000.run("dvc", "exp", "show", "--csv").stdout.splitlines()
+    header = table[0].split(",")
+    (row,) = [line.split(",") for line in table if "short-ramp" in line]
+    assert row[header.index("warmup")] == "4000"
+    assert float(row[header.index("train.loss")]) > 0
+
+
+def test_diffs_show_something(warmup_4000: Project) -> None:
+    metrics = json.loads(warmup_4000.run("dvc", "metrics", "diff", "--json").stdout)
+    assert metrics["diff"]["reports/metrics.json"]["train.loss"]["diff"] != 0
+    params = json.loads(warmup_4000.run("dvc", "params", "diff", "--json").stdout)
+    changed = params["diff"]["params.yaml"]
+    assert (changed["warmup"]["old"], changed["warmup"]["new"]) == (40000, 4000)
+    plots = warmup_4000.run("dvc", "plots", "diff", "--json", "HEAD").stdout
+    assert "reports/history.json" in plots
+    assert '"workspace"' in plots
+
+
+def test_queue_fills_the_store_of_the_main_workspace(project: Project) -> None:
+    """Two workers meet at the creation of a database that is not there."""
+    for name in ("mlflow.db", "mlflow.db-wal", "mlflow.db-shm"):
+        (project.root / name).unlink(missing_ok=True)
+    project.run("git", "checkout", "-q", "--", "params.yaml")
+    project.run("dvc", "exp", "run", "--queue", "-S", "warmup=300,500", "-S", "epochs=8")
+    finish_queue(project, jobs=2)
+
+    queued = [run for run in project.runs() if run.data.params.get("epochs") == "8"]
+    assert sorted(run.data.params["warmup"] for run in queued) == ["300", "500"]
+    for run in queued:
+        assert run.info.status == "FINISHED"
+        figures = {artifact.path for artifact in project.client().list_artifacts(run.info.run_id, "figures")}
+        assert "figures/loss.png" in figures
+        assert (project.root / "mlartifacts").resolve().as_uri() in run.info.artifact_uri
+        assert len(project.client().get_metric_history(run.info.run_id, "train/loss")) == 72
+    assert not (project.root / "mlruns").exists()
+
+
+def test_queued_experiment_runs_the_code_of_its_snapshot(project: Project) -> None:
+    """An edited module that is in git's index when queued, and gone from the workspace when the worker starts."""
+    project.run("git", "checkout", "-q", "--", ".")
+    evaluate = project.root / "stages/evaluate.py"
+    original = evaluate.read_text(encoding="utf-8")
+    evaluate.write_text(original.replace('"tokens": result.tokens', '"tokens": result.tokens + 1000'), encoding="utf-8")
+    assert evaluate.read_text(encoding="utf-8") != original
+    project.run("git", "add", "stages/evaluate.py")
+    project.run("dvc", "exp", "run", "--queue", "-n", "edited", "-S", "epochs=7")
+    project.run("git", "reset", "-q", "--hard")
+    finish_queue(project, jobs=1)
+
+    (run,) = [run for run in project.runs() if run.data.params.get("epochs") == "7"]
+    assert run.data.metrics["final/train_tokens"] == 1048
+    assert json.loads((project.root / "reports/metrics.json").read_text())["train"]["tokens"] == 48
+
+
+def test_run_restored_from_the_run_cache_adds_no_second_run(warmup_4000: Project) -> None:
+    warmup_4000.run("git", "checkout", "-q", "--", ".")
+    warmup_4000.run("dvc", "exp", "run", "-S", "warmup=4000", "-S", "seed=3")
+    before = len(warmup_4000.runs())
+    warmup_4000.run("dvc", "exp", "run", "--temp", "-S", "warmup=4000", "-S", "seed=3")
+    assert len(warmup_4000.runs()) == before
