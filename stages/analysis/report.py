@@ -20,7 +20,7 @@ from stages.params import Params
 MAX_HEADS = 48
 _TEMPLATE = "report.html.j2"
 _SPACE = "\u202f"  # narrow, does not break: groups of three digits
-_HUGE = f"> 10{'³⁰⁸'}"  # what a double cannot hold
+_HUGE = "> 10³⁰⁰"  # beyond what a float holds
 
 
 class Run(NamedTuple):

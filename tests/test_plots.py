@@ -1,0 +1,134 @@
+"""The stage plots: all files, the same bytes anywhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from stages import files, paths, plots
+from stages.params import TrainParams
+from tests.conftest import ROOT
+
+INPUTS = (paths.EVALUATION, paths.MODEL, paths.CORPUS_REPORT, paths.HISTORY, paths.METRICS, paths.VALIDATION)
+PROMPTS = [["[bos]"], ["[bos]", "un", "गाय", "القطة", "小猫", "ᠮ"]]
+HOSTILE = """
+backend: pdf
+font.family: serif
+font.size: 31
+savefig.bbox: tight
+svg.hashsalt: mine
+text.usetex: True
+"""
+
+
+def inputs(folder: Path) -> None:
+    """What the earlier stages would leave there."""
+    records = [
+        {"step": i, "epoch": 1, "lr": i * 1e-6, "loss": 3.0 - i / 100, "grad_norm": 1.0 + i % 5} for i in range(1, 91)
+    ]
+    measured = {"loss": 2.0, "perplexity": None, "accuracy": 0.5, "tokens": 48, "sentences": 9, "unknown_share": 0.0}
+    training = TrainParams().model_dump()
+    config = {"model": {}, "training": training, "vocab_md5": "0", "updates": 90, "parameters": 5}
+    words = [{"word": word, "probability": 0.5} for word in ("$x_1$", "<unk>")]
+    next_words = [{"prompt": "", "tokens": tokens, "unknown": [], "next": words} for tokens in PROMPTS]
+    weights = {
+        f"prompt-{i}": np.tril(np.ones((1, 2, len(tokens), len(tokens)), dtype=np.float32))
+        / np.arange(1, len(tokens) + 1, dtype=np.float32)[:, None]
+        for i, tokens in enumerate(PROMPTS)
+    }
+    files.write_records(folder / paths.HISTORY, records)
+    files.write_records(folder / paths.VALIDATION, [{"step": 0, "epoch": 0, "split": "train", "loss": 3.0}])
+    files.write_json(folder / paths.METRICS, {"measured_on": "training text", "train": measured})
+    files.write_json(folder / paths.CORPUS_REPORT, {"file": "x.txt", "lines_read": 9})
+    files.write_json(folder / paths.MODEL / "config.json", config)
+    files.write_json(folder / paths.EVALUATION / "next_words.json", next_words)
+    save_file(weights, folder / paths.EVALUATION / "attention.safetensors")
+    listed = "".join(f"\n    - {path.as_posix()}" for path in INPUTS)
+    files.write_text(folder / paths.PIPELINE, f"stages:\n  plots:\n    cmd: x\n    deps:{listed}\n")
+    files.write_bytes(folder / paths.PARAMS, (ROOT / paths.PARAMS).read_bytes())
+
+
+def draw(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the stage in a process of its own, in a folder with these inputs."""
+    inputs(folder)
+    kept = ("PATH", "HOME", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+    variables = {key: os.environ[key] for key in kept if key in os.environ}
+    variables |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error::UserWarning", **environment}
+    return subprocess.run(
+        [sys.executable, "-m", "stages.plots"], cwd=folder, env=variables, capture_output=True, encoding="utf-8"
+    )
+
+
+def outputs(folder: Path) -> dict[str, bytes]:
+    found = [*(folder / paths.FIGURES).iterdir(), folder / paths.REPORT]
+    return {path.name: path.read_bytes() for path in found}
+
+
+def test_the_same_inputs_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
+    here, there = tmp_path / "a", tmp_path / "otra carpeta, más ñandú"
+    files.write_text(there / "matplotlibrc", HOSTILE)
+    first = draw(here, LC_ALL="C.UTF-8", TZ="UTC", PYTHONHASHSEED="0")
+    second = draw(
+        there,
+        LC_ALL="tr_TR.UTF-8",
+        TZ="Asia/Kathmandu",
+        PYTHONHASHSEED="4242",
+        MPLBACKEND="pdf",
+        DISPLAY=":77",
+        SOURCE_DATE_EPOCH="1",
+        MATPLOTLIBRC=str(there / "matplotlibrc"),
+        PYTHONUTF8="0",
+        PYTHONIOENCODING="utf-8",
+    )
+    assert (first.returncode, first.stderr.count("warning")) == (0, 1), first.stderr
+    assert second.returncode == 0, second.stderr
+    assert second.stderr == first.stderr
+    assert "U+182E" in first.stderr  # the one character without a font
+    names = ["loss", "rate", "gradient-norm", "noam-rate", "next-words-p0", "next-words-p1", "attention-p1"]
+    names += ["attention-p1-L0H0", "attention-p1-L0H1"]
+    ours, theirs = outputs(here), outputs(there)
+    assert set(ours) == {f"{name}.{kind}" for name in names for kind in ("png", "svg")} | {"index.html"}
+    assert [name for name in ours if ours[name] != theirs.get(name)] == []
+    assert not any(str(tmp_path).encode() in content for content in ours.values())
+
+
+def test_figures_of_an_earlier_run_do_not_stay(tmp_path: Path) -> None:
+    files.write_text(tmp_path / paths.FIGURES / "attention-p9-L9H9.png", "old")
+    assert draw(tmp_path).returncode == 0
+    assert "attention-p9-L9H9.png" not in outputs(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not safetensors at all"], ids=["empty", "text"])
+def test_damaged_attention_is_one_message(tmp_path: Path, content: bytes) -> None:
+    inputs(tmp_path)
+    path = tmp_path / paths.EVALUATION / "attention.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(plots.ArtifactError, match=r"attention\.safetensors: not readable .*dvc repro"):
+        plots.read_attention(path)
+    path.unlink()
+    with pytest.raises(plots.ArtifactError, match="not there"):
+        plots.read_attention(path)
+
+
+def test_noam_rates_are_those_of_the_paper_and_hit_the_peaks() -> None:
+    table = plots.noam_rates(256, [4000, 2000, 4000])
+    assert sorted(table["warmup"].unique()) == [2000, 4000]
+    peak = table[(table["warmup"] == 4000)].set_index("step")["rate"]
+    assert peak.idxmax() == 4000
+    assert peak.max() == pytest.approx(9.882118e-04, rel=1e-6)
+    assert peak[1] == pytest.approx(2.470529e-07, rel=1e-6)
+    assert table["step"].max() == 6000
+
+
+def test_the_stage_imports_neither_torch_nor_mlflow() -> None:
+    code = (
+        "import sys, stages.plots; print(sorted({'torch', 'mlflow', 'scipy', 'matplotlib.pyplot'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
