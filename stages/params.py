@@ -149,7 +149,7 @@ class PlotsParams(Settings):
     """What `plots` reads."""
 
     rate_d_model: Whole = Field(256, ge=1, description="d_model in the picture of Noam's rate")
-    rate_warmups: list[Annotated[Whole, Field(ge=1)]] = Field(
+    rate_warmups: list[Annotated[int, Field(ge=1), BeforeValidator(_whole)]] = Field(
         [2000, 4000, 8000, 16000], min_length=1, description="warm-ups in the picture of Noam's rate"
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -145,7 +145,7 @@ class NoamOptimizer(ScheduledOptimizer):
         if factor <= 0:
             raise ValueError(f"factor = {factor}: expected a number > 0")
         noam_rate(1, d_model, warmup)  # refuses impossible values before anything is made
-        params = params if isinstance(params, torch.Tensor) else list(params)  # type: ignore[assignment]
+        params = _lists(params)
         adopted = adapt(base, params, betas=betas, eps=eps, decay=decay, decoupled=decoupled, **base_options)
         schedule = partial(noam_rate, d_model=d_model, warmup=warmup, factor=factor)
         super().__init__(params, adopted, schedule, init_lr=init_lr)
@@ -179,6 +179,20 @@ def adapt(
     if base in (torch.optim.Adam, torch.optim.AdamW) and not chosen:
         options["fused"] = all(_fusable(tensor) for tensor in _tensors(params))
     return partial(base, **options)
+
+
+def _lists(params: ParamsT) -> ParamsT:
+    """The same parameters, with a list for each iterator, so that they can be looked at more than once."""
+    if isinstance(params, Iterator):
+        params = list(params)
+    if not isinstance(params, list):
+        return params
+    return [
+        {**entry, "params": list(entry["params"])}
+        if isinstance(entry, dict) and isinstance(entry.get("params"), Iterator)
+        else entry
+        for entry in params
+    ]
 
 
 def _tensors(params: ParamsT) -> list[Any]:
