@@ -11,6 +11,20 @@ from typing import Any
 
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
+from pydantic import BaseModel
+
+
+class Word(BaseModel):
+    word: str
+    probability: float
+
+
+class Answer(BaseModel):
+    """What follows one beginning of a sentence; `unknown` lists its words that the model does not know."""
+
+    prompt: str
+    unknown: list[str]
+    next: list[Word]
 
 
 class NextWords(PythonModel):
@@ -24,17 +38,14 @@ class NextWords(PythonModel):
 
     def predict(  # type: ignore[override]
         self, model_input: list[str], params: dict[str, Any] | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[Answer]:
         top_k = int((params or {}).get("top_k", 5))
-        return [_answer(text, self.predictor.next_words(text, top_k)) for text in model_input]
+        return [self._answer(text, top_k) for text in model_input]
 
-
-def _answer(text: str, prediction: Any) -> dict[str, Any]:
-    return {
-        "prompt": text,
-        "unknown": list(prediction.unknown),
-        "next": [{"word": word, "probability": probability} for word, probability in prediction.next],
-    }
+    def _answer(self, text: str, top_k: int) -> Answer:
+        prediction = self.predictor.next_words(text, top_k)
+        words = [Word(word=word, probability=probability) for word, probability in prediction.next]
+        return Answer(prompt=text, unknown=prediction.unknown, next=words)
 
 
 set_model(NextWords())

@@ -25,7 +25,8 @@ from stages.tracking.store import TAG_COMPLETE
 if TYPE_CHECKING:
     from mlflow.entities import Metric
 
-NEXT_WORDS = "next_words.json"
+NEXT_WORDS, NEXT_WORDS_RANKED = "next_words.json", "next_words_ranked.json"
+TABLES = (NEXT_WORDS, NEXT_WORDS_RANKED)
 _IMAGES = 120  # more would make the page of a run useless; all figures are among the artifacts
 _IMAGE_SIDE = 640
 _NAMESPACE = uuid.UUID("6f2d8f0e-6f4e-4a07-9c55-0d7a4f3c9a11")
@@ -48,7 +49,7 @@ def send_results(replay: Replay, folder: Path, fingerprint: str) -> None:
                 client.log_artifact(run_id, str(part))
             replay.progress(part.name)
         if (stage / NEXT_WORDS).is_file():
-            replay.tag("mlflow.loggedArtifacts", json.dumps([{"path": NEXT_WORDS, "type": "table"}]))
+            replay.tag("mlflow.loggedArtifacts", json.dumps([{"path": name, "type": "table"} for name in TABLES]))
         if (stage / "images").is_dir():
             replay.tag("mlflow.loggedImages", "True")
     log_model(replay, folder, fingerprint, updates)
@@ -113,23 +114,33 @@ def _lay_out(folder: Path, stage: Path, when: int) -> None:
         _images(figures, stage, when)
     tables = folder / paths.EVALUATION / "next_words.json"
     if tables.is_file():
-        files.write_json(stage / NEXT_WORDS, _table(files.read_json(tables)))
+        for name, table in _tables(files.read_json(tables)).items():
+            files.write_json(stage / name, table)
 
 
-def _table(prompts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The next words of all prompts as the table that MLflow compares between runs."""
-    rows = [
-        [entry["prompt"] or "[bos]", rank, word["word"], word["probability"]]
-        for entry in prompts
-        for rank, word in enumerate(entry["next"], start=1)
-    ]
-    return {"columns": ["prompt", "rank", "word", "probability"], "data": rows}
+def _tables(prompts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The next words of all prompts as tables that MLflow's page compares between runs.
+
+    It puts rows with the same first column side by side and shows their second column: so the first table has a row a
+    prompt, and the second one all ranks.
+    """
+    summaries, ranked = [], []
+    for entry in prompts:
+        words = [(word["word"], word["probability"]) for word in entry["next"]]
+        name = " ".join(entry["tokens"])
+        summaries.append([name, " · ".join(f"{word} {probability:.3f}" for word, probability in words[:10])])
+        ranked += [[f"{name} {rank}", word, name, rank, share] for rank, (word, share) in enumerate(words, start=1)]
+    return {
+        NEXT_WORDS: {"columns": ["prompt", "next words"], "data": summaries},
+        NEXT_WORDS_RANKED: {"columns": ["place", "word", "prompt", "rank", "probability"], "data": ranked},
+    }
 
 
 def _images(figures: Path, stage: Path, when: int) -> None:
-    """Figures of attention as MLflow's images, side by side for all runs in its image grid."""
+    """Attention and next words as MLflow's images, side by side for several runs in its image grid."""
     target = stage / "images"
-    for figure in sorted(figures.rglob("*attention*.png"))[:_IMAGES]:
+    pictures = [*sorted(figures.rglob("*attention*.png")), *sorted(figures.rglob("*next-words*.png"))]
+    for figure in pictures[:_IMAGES]:
         target.mkdir(exist_ok=True)
         key = image_key(figure.relative_to(figures))
         base = f"{key.replace('/', '~')}+step+0+timestamp+{when}+{uuid.uuid5(_NAMESPACE, key)}"
@@ -138,9 +149,9 @@ def _images(figures: Path, stage: Path, when: int) -> None:
 
 
 def image_key(figure: Path) -> str:
-    """The name under which the UI lists a figure: `attention/prompt-1-layer-0-head-2`."""
+    """The name under which the UI lists a figure: attention-p1-L0H2.png → `attention/p1-L0H2`."""
     stem = re.sub(r"[^a-zA-Z0-9_\-. ]", "-", figure.stem)
-    return "attention/" + (re.sub(r"^attention[-_. ]*", "", stem) or stem)
+    return re.sub(r"^(attention|next-words)-", r"\1/", stem)
 
 
 def _thumbnail(figure: Path) -> bytes:

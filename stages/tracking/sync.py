@@ -92,7 +92,7 @@ def sync_executions(
     until = time.monotonic() + seconds if seconds else float("inf")
     runs = {run.data.tags.get(TAG_EXECUTION): run for run in store.runs()}
     revisions = [] if only_pending else restore.revisions()
-    for execution in Execution.all():
+    for execution in sorted(Execution.all(), key=lambda one: one.record.started):
         if time.monotonic() > until:
             return
         run = runs.get(execution.id)

@@ -87,19 +87,18 @@ def train_execution() -> Execution:
     return made
 
 
-def journal_results(execution: Execution, *, until: int = UPDATES) -> None:
+def journal_results(execution: Execution, *, until: int | None = None) -> None:
     """Journal the history that lies in the current folder, as `train` does."""
     history = [Update(**record) for record in files.read_json(paths.HISTORY)]
     validations = [Validation(**record) for record in files.read_json(paths.VALIDATION)]
-    journal = Journal(execution)
-    series = JournalSeries(journal, len(history))
-    series.validation(validations[0])
-    for update in history[:until]:
-        series.update(update)
-        for validation in validations:
-            if validation.step == update.step:
-                series.validation(validation)
-    journal.close()
+    with Journal(execution) as journal:
+        series = JournalSeries(journal, len(history))
+        series.validation(validations[0])
+        for update in history[:until]:
+            series.update(update)
+            for validation in validations:
+                if validation.step == update.step:
+                    series.validation(validation)
 
 
 def write_results(folder: Path, *, seed: int) -> None:
@@ -142,7 +141,7 @@ def write_results(folder: Path, *, seed: int) -> None:
         weights = np.tril(np.ones((params.layers, params.n_heads, size, size), dtype=np.float32))
         arrays[f"prompt-{i}"] = weights / weights.sum(-1, keepdims=True)
         for head in range(params.n_heads):
-            picture = folder / paths.FIGURES / f"attention-prompt-{i}-layer-0-head-{head}.png"
+            picture = folder / paths.FIGURES / f"attention-p{i}-L0H{head}.png"
             picture.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (900, 700), (40 * head, 90 * i, 160)).save(picture)
     files.write_json(folder / paths.EVALUATION / "next_words.json", answers)
@@ -155,7 +154,9 @@ def write_results(folder: Path, *, seed: int) -> None:
 
 def write_pipeline(folder: Path, params: dict[str, Any]) -> None:
     """dvc.yaml with the stages and what DVC would write into dvc.lock after them."""
-    stages = {name: {"cmd": f"python -m stages.{name}", "deps": deps, "outs": outs} for name, (deps, outs) in STAGES.items()}
+    stages = {
+        name: {"cmd": f"python -m stages.{name}", "deps": deps, "outs": outs} for name, (deps, outs) in STAGES.items()
+    }
     stages["track"] = {"cmd": "python -m stages.track", "deps": ["reports/metrics.json"], "outs": [str(paths.TRACKED)]}
     files.write_text(folder / paths.PIPELINE, yaml.safe_dump({"stages": stages}, sort_keys=False))
     lock = {
@@ -180,7 +181,9 @@ def digest(path: Path) -> str:
     return hashlib.md5(json.dumps(listing).encode(), usedforsecurity=False).hexdigest() + ".dir"
 
 
-def run_stage(module: str, *arguments: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_stage(
+    module: str, *arguments: str, timeout: float = 120, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """`python -m module` in the current folder, with its output as text."""
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
