@@ -71,11 +71,11 @@ def overview_figure(attention_LHTT: np.ndarray, words: list[str], *, prompt: str
         for head in range(heads):
             block = np.where(_future(count), -1.0, attention_LHTT[layer, head])
             mosaic[layer * step : layer * step + count, head * step : head * step + count] = block
-    cell = min(9.2 / mosaic.shape[1], 9.5 / mosaic.shape[0], 0.34)
+    cell = min(8.9 / mosaic.shape[1], 9.5 / mosaic.shape[0], 0.34)
     with_rows, with_columns = layers * count <= 30 and cell > 0.11, heads * count <= 48 and cell > 0.15
     text = _COLUMN * max(map(columns, names), default=1)
-    width = max(6.4, cell * mosaic.shape[1] + 2.0 + (text if with_rows else 0))
-    height = cell * mosaic.shape[0] + 1.2 + (text if with_columns else 0)
+    width = max(6.4, cell * mosaic.shape[1] + 2.4 + (text if with_rows else 0))
+    height = cell * mosaic.shape[0] + 1.05 + (text if with_columns else 0)
     with style.applied([title, *names]):
         figure = Figure(figsize=(width, height), layout="compressed")
         axes = figure.add_subplot()
