@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from hypothesis import settings
 
 from stages import files
 from stages.model.language_model import LanguageModel, LanguageModelConfig, initialise
@@ -22,6 +23,9 @@ ROOT = Path(__file__).resolve().parents[1]
 SMALL = {"d_model": 16, "hidden": 16, "n_heads": 2, "epochs": 3, "warmup": 10, "eval_every": 1}
 
 torch.set_num_threads(1)
+# The same examples each time, however slow the machine; `--hypothesis-profile=default` looks for new ones.
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.load_profile("steady")
 
 
 class Lab:

@@ -1,4 +1,4 @@
-"""The notebook's network and loop, rebuilt from its equations, against ours with the choice `notebook` for everything."""
+"""The notebook's network and loop, rebuilt from its equations, against ours with `notebook` chosen for everything."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from stages.optim.noam import NoamOptimizer
 from stages.text.vocabulary import PAD
 
 D, HEADS, HIDDEN, P = 128, 5, 128, 0.3
+
+# Sines in the even columns, cosines in the odd ones; the divisor's exponent is 2j/D for j = 0, 2, 4, …, D-2.
+ANGLES = [[t / 10000 ** (2 * j / D) for j in range(0, D, 2)] for t in range(10)]
+POSITIONS = torch.tensor([[f(angle) for angle in row for f in (math.sin, math.cos)] for row in ANGLES])
 
 
 class NotebookNetwork(nn.Module):
@@ -35,12 +39,7 @@ class NotebookNetwork(nn.Module):
     def forward(self, ids: Tensor, masks: list[Tensor]) -> Tensor:
         """Probabilities [T, V] of one sentence; `masks` are the three dropouts, in order."""
         length = len(ids)
-        positions = torch.zeros(length, D)
-        for t in range(length):
-            for j in range(0, D, 2):
-                angle = t / 10000 ** (2 * j / D)
-                positions[t, j], positions[t, j + 1] = math.sin(angle), math.cos(angle)
-        x = (math.sqrt(D) * self.embedding(ids) + positions) * masks[0]
+        x = (math.sqrt(D) * self.embedding(ids) + POSITIONS[:length]) * masks[0]
         future = torch.ones(length, length, dtype=torch.bool).triu(1)
         heads = []
         for q, k, v in zip(self.q, self.k, self.v, strict=True):
