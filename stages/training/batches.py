@@ -47,7 +47,7 @@ class Sentences:
             return cls(np.load(path, mmap_mode="r", allow_pickle=False))
         except FileNotFoundError:
             raise ArtifactError(path, "not there; `dvc repro` makes it, `dvc checkout` restores it") from None
-        except ValueError as error:
+        except (ValueError, EOFError) as error:
             raise ArtifactError(path, f"not the ids of sentences ({error})") from None
 
     def __len__(self) -> int:
