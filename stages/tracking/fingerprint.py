@@ -16,10 +16,15 @@ _STAGES = ("prepare", "vocab", "train", "evaluate", "plots")
 def fingerprint(lock_text: str) -> str | None:
     """SHA-256 over the parameters and the MD5 of every input and output of the stages, in hex.
 
-    Commands and sizes have no part in it. None while a stage has not run, or for text that is no dvc.lock.
+    Commands and sizes have no part in it. None where the results are not of one piece: a stage has not run, or not
+    since an earlier one made what it reads; and for text that is no dvc.lock.
     """
     stages = _stages(lock_text)
     if any(name not in stages for name in _STAGES):
+        return None
+    made = {entry["path"]: entry.get("md5") for name in _STAGES for entry in stages[name].get("outs", [])}
+    read = [entry for name in _STAGES for entry in stages[name].get("deps", [])]
+    if any(made.get(entry["path"], entry.get("md5")) != entry.get("md5") for entry in read):
         return None
     return files.sha256_json({name: _identity(stages[name]) for name in _STAGES})
 
@@ -35,6 +40,16 @@ def fingerprint_of_revision(root: Path, revision: str) -> str | None:
     command = ["git", "show", f"{revision}:./{paths.LOCK.as_posix()}"]
     done = subprocess.run(command, cwd=root, capture_output=True, check=False, timeout=60)
     return fingerprint(done.stdout.decode("utf-8", "replace")) if done.returncode == 0 else None
+
+
+def is_intact(folder: Path) -> bool:
+    """The single files among the results in a folder are those that dvc.lock lists: nothing is being made anew."""
+    lock = folder / paths.LOCK
+    if not lock.is_file():
+        return False
+    outs = [entry for stage in _stages(lock.read_text(encoding="utf-8")).values() for entry in stage.get("outs", [])]
+    known = {folder / entry["path"]: entry.get("md5") for entry in outs if entry["path"] != paths.TRACKED.as_posix()}
+    return all(path.is_dir() or (path.is_file() and files.md5_file(path) == md5) for path, md5 in known.items())
 
 
 def corpus_digest(lock_text: str, corpus: str) -> str | None:

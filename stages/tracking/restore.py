@@ -18,7 +18,7 @@ from stages.errors import LabError, TrackingError
 from stages.execution import Execution, Journal
 from stages.params import parse_params, read_params_file
 from stages.tracking import outbox
-from stages.tracking.fingerprint import fingerprint_of_folder, fingerprint_of_revision
+from stages.tracking.fingerprint import fingerprint_of_folder, fingerprint_of_revision, is_intact
 from stages.tracking.store import waiting_lock
 
 
@@ -92,7 +92,7 @@ def results_of(fingerprint: str, execution: Execution | None, revisions: list[Re
     root = paths.main_root()
     if box is not None:
         yield box
-    elif fingerprint_of_folder(root) == fingerprint and has_results(root):
+    elif fingerprint_of_folder(root) == fingerprint and has_results(root) and is_intact(root):
         yield root
     else:
         found = [one for one in revisions if fingerprint_of_revision(root, one.commit) == fingerprint]

@@ -117,8 +117,8 @@ def prepare_environment(timeout: float) -> None:
     """
     for key, value in {**_QUIET, "MLFLOW_HTTP_REQUEST_TIMEOUT": str(round(timeout))}.items():
         os.environ.setdefault(key, value)
-    warnings.filterwarnings("ignore")
     for name in ("mlflow", "alembic", "sqlalchemy", "urllib3"):
+        warnings.filterwarnings("ignore", module=rf"{name}(\.|$)")
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
@@ -275,7 +275,8 @@ def _probe_database(file: Path, timeout: float) -> None:
             database.execute("BEGIN IMMEDIATE")
             database.execute("ROLLBACK")
     except (OSError, sqlite3.Error) as error:
-        hint = "; move it away, a new one will be made" if "malformed" in str(error) or "not a db" in str(error) else ""
+        broken = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
+        hint = "; move it away, and a new one will be made" if broken else ""
         raise TrackingError(f"{file}: {_first_line(error)}{hint}") from None
 
 

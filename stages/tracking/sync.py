@@ -20,7 +20,7 @@ from stages import paths
 from stages.errors import LabError, TrackingError
 from stages.execution import Execution
 from stages.tracking import outbox, restore
-from stages.tracking.fingerprint import fingerprint_of_folder, fingerprint_of_revision
+from stages.tracking.fingerprint import fingerprint_of_folder, fingerprint_of_revision, is_intact
 from stages.tracking.replay import Replay, mark_fingerprint
 from stages.tracking.results import send_results
 from stages.tracking.store import (
@@ -114,7 +114,7 @@ def sync_results(store: Store, account: Account, progress: Progress = silent) ->
     known = {run.data.tags.get(TAG_FINGERPRINT) for run in store.runs()}
     handled = {outbox.fingerprint_of(one) for one in Execution.all()}
     of_workspace = fingerprint_of_folder(root)
-    if of_workspace and of_workspace not in known | handled and restore.has_results(root):
+    if of_workspace and of_workspace not in known | handled and restore.has_results(root) and is_intact(root):
         _bring(store, account, of_workspace, None, root, progress)
         known.add(of_workspace)
     for revision in revisions:

@@ -1,0 +1,204 @@
+"""A workspace with the results of a small run, laid out as the stages lay them out, and what tests ask about it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import torch
+import yaml
+from mlflow.entities import Run
+from PIL import Image
+
+from stages import files, paths
+from stages.execution import Execution, Journal
+from stages.model.language_model import LanguageModel, LanguageModelConfig, initialise
+from stages.model.storage import save_model
+from stages.params import Params, load_params
+from stages.text.vocabulary import Vocabulary
+from stages.tracking.store import Store
+from stages.training.loop import Update, Validation
+from stages.training.series import JournalSeries
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+UPDATES = 54
+STAGES = {
+    "prepare": (["data/raw/notebook.txt"], ["data/prepared", "reports/corpus.json"]),
+    "vocab": (["data/prepared"], ["data/vocab"]),
+    "train": (["data/vocab"], ["data/model", "reports/history.json", "reports/validation.json"]),
+    "evaluate": (["data/model"], ["data/evaluation", "reports/metrics.json"]),
+    "plots": (["data/evaluation"], ["reports/figures", "reports/index.html"]),
+}
+WORDS = [
+    "el",
+    "perro",
+    "come",
+    "un",
+    "hueso",
+    "muchacho",
+    "jugaba",
+    "saltaba",
+    "la",
+    "cuerda",
+    "croquetas",
+    "gato",
+    "con",
+]
+
+
+def train_execution() -> Execution:
+    """What `train` leaves behind in the current folder."""
+    made = Execution.create("trained", load_params(Params).model_dump())
+    made.make_current()
+    journal_results(made)
+    made.append_event("trained")
+    return made
+
+
+def journal_results(execution: Execution, *, until: int | None = None) -> None:
+    """Journal the history that lies in the current folder, as `train` does."""
+    history = [Update(**record) for record in files.read_json(paths.HISTORY)]
+    validations = [Validation(**record) for record in files.read_json(paths.VALIDATION)]
+    with Journal(execution) as journal:
+        series = JournalSeries(journal, len(history))
+        series.validation(validations[0])
+        for update in history[:until]:
+            series.update(update)
+            for validation in validations:
+                if validation.step == update.step:
+                    series.validation(validation)
+
+
+def write_results(folder: Path, *, seed: int) -> None:
+    """Data, reports and dvc.lock of a run, from the formats of the stages."""
+    draw = random.Random(seed)
+    params = load_params(Params, folder / "params.yaml")
+    for split in paths.SPLITS:
+        files.write_text(folder / paths.PREPARED / f"{split}.txt", "el perro come\n" if split == "train" else "")
+    files.write_json(folder / paths.CORPUS_REPORT, {"file": "notebook.txt", "lines_read": 9})
+    specials = ["[pad]", "[bos]", "[eos]", "[unk]"]
+    vocab = folder / paths.VOCAB / "vocab.json"
+    files.write_json(vocab, {"specials": specials, "words": WORDS, "counts": [1] * len(WORDS), "lowercase": True})
+    vocabulary = Vocabulary.load(vocab)
+    shape = params.model_dump(include=LanguageModelConfig.model_fields.keys() - {"vocab_size"})
+    model = LanguageModel(LanguageModelConfig(vocab_size=len(vocabulary), **shape))
+    initialise(model, torch.Generator().manual_seed(seed))
+    (folder / paths.MODEL).mkdir(parents=True, exist_ok=True)
+    save_model(model, folder / paths.MODEL, {"vocab_md5": files.md5_file(vocab), "updates": UPDATES, "parameters": 9})
+    history = [
+        {"step": t, "epoch": (t + 8) // 9, "lr": 1e-6 * t, "loss": 2.7 - t / 60 + draw.random() / 9, "grad_norm": 1.0}
+        for t in range(1, UPDATES + 1)
+    ]
+    files.write_records(folder / paths.HISTORY, history)
+    files.write_records(
+        folder / paths.VALIDATION,
+        [
+            {"step": t, "epoch": t // 9, "split": "train", "loss": 2.7 - t / 60, "perplexity": 9.0, "accuracy": t / 99}
+            for t in range(0, UPDATES + 1, 18)
+        ],
+    )
+    measured = {"loss": 1.8 + seed / 10, "perplexity": 6.05, "accuracy": 0.4, "tokens": 48, "sentences": 9}
+    train = {**measured, "unknown_share": 0.0, "floor": 0.412, "excess": 1.388 + seed / 10}
+    files.write_json(folder / paths.METRICS, {"measured_on": "training text", "train": train})
+    answers, arrays = [], {}
+    for i, prompt in enumerate(params.prompts):
+        shares = sorted((draw.random() for _ in WORDS), reverse=True)
+        following = [{"word": w, "probability": p / sum(shares)} for w, p in zip(WORDS, shares, strict=True)]
+        answers.append({"prompt": prompt, "tokens": ["[bos]", *prompt.split()], "unknown": [], "next": following})
+        size = len(answers[-1]["tokens"])
+        weights = np.tril(np.ones((params.layers, params.n_heads, size, size), dtype=np.float32))
+        arrays[f"prompt-{i}"] = weights / weights.sum(-1, keepdims=True)
+        for head in range(params.n_heads):
+            picture = folder / paths.FIGURES / f"attention-p{i}-L0H{head}.png"
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (900, 700), (40 * head, 90 * i, 160)).save(picture)
+    files.write_json(folder / paths.EVALUATION / "next_words.json", answers)
+    safetensors.numpy.save_file(arrays, folder / paths.EVALUATION / "attention.safetensors")
+    Image.new("RGB", (900, 600), (200, 220, 240)).save(folder / paths.FIGURES / "loss.png")
+    files.write_text(folder / paths.FIGURES / "loss.svg", "<svg xmlns='http://www.w3.org/2000/svg'/>\n")
+    files.write_text(folder / paths.REPORT, "<!doctype html><title>Noam Lab</title><h1>Report</h1>\n")
+    write_pipeline(folder, params.model_dump())
+
+
+def write_pipeline(folder: Path, params: dict[str, Any]) -> None:
+    """dvc.yaml with the stages and what DVC would write into dvc.lock after them."""
+    stages = {
+        name: {"cmd": f"python -m stages.{name}", "deps": deps, "outs": outs} for name, (deps, outs) in STAGES.items()
+    }
+    stages["track"] = {"cmd": "python -m stages.track", "deps": ["reports/metrics.json"], "outs": [str(paths.TRACKED)]}
+    files.write_text(folder / paths.PIPELINE, yaml.safe_dump({"stages": stages}, sort_keys=False))
+    lock = {
+        name: {
+            "cmd": f"python -m stages.{name}",
+            "deps": [{"path": path, "hash": "md5", "md5": digest(folder / path)} for path in deps],
+            "params": {"params.yaml": params} if name == "train" else {},
+            "outs": [{"path": path, "hash": "md5", "md5": digest(folder / path)} for path in outs],
+        }
+        for name, (deps, outs) in STAGES.items()
+    }
+    files.write_text(folder / paths.LOCK, yaml.safe_dump({"schema": "2.0", "stages": lock}, sort_keys=False))
+
+
+def digest(path: Path) -> str:
+    """Like DVC's MD5: of a file, or of a list of a folder's files."""
+    if path.is_file():
+        return files.md5_file(path)
+    listing = [{"md5": files.md5_file(one), "relpath": one.name} for one in sorted(path.rglob("*")) if one.is_file()]
+    return hashlib.md5(json.dumps(listing).encode(), usedforsecurity=False).hexdigest() + ".dir"
+
+
+def run_stage(
+    module: str, *arguments: str, timeout: float = 120, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """`python -m module` in the current folder, with its output as text."""
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def wait_until(condition: Callable[[], Any], seconds: float, pause: float = 0.2) -> None:
+    """Poll until `condition()` is true."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            raise AssertionError(f"not true after {seconds} s")
+        time.sleep(pause)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def only_run(store: Store) -> Run:
+    """The single run of a store."""
+    found = list(store.runs())
+    assert len(found) == 1, [run.info.run_name for run in found]
+    return store.client.get_run(found[0].info.run_id)
+
+
+def history(store: Store, run: Run, key: str) -> list[tuple[int, float, int]]:
+    """All points of a metric: step, value, time."""
+    return [(m.step, m.value, m.timestamp) for m in store.client.get_metric_history(run.info.run_id, key)]
+
+
+def journalled(execution: Execution, key: str) -> list[tuple[int, float, int]]:
+    """All points of a metric in a journal."""
+    return [(e["s"], e["m"][key], e["t"]) for e in execution.entries() if key in e.get("m", {})]
