@@ -114,7 +114,8 @@ def initialise(model: LanguageModel, generator: torch.Generator) -> None:
     """torch's own initial values, drawn from `generator`, one parameter after the other.
 
     Linear layers: uniform in ±1/sqrt(fan_in), weights and biases. Embedding: standard normal, or, where the output
-    layer shares it, with a deviation of D^-0.5, which keeps the first logits near 0. Norms: gain 1, bias 0.
+    layer shares it, with a deviation of D^-0.5, so that no logit but that of the word just read is large at first.
+    Norms: gain 1, bias 0.
     """
     embedding_std = model.config.d_model**-0.5 if model.config.tied_output else 1.0
     with torch.no_grad():

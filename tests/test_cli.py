@@ -1,0 +1,121 @@
+"""The command `noam`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from stages.cli import main
+from tests.conftest import Lab
+
+Answer = tuple[int, str, str]
+
+
+@pytest.fixture
+def noam(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """Runs `noam …` in the current folder; gives the exit code, and what it wrote on both channels."""
+
+    def run(*arguments: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["noam", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        return (int(end.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def test_next_words_as_text(trained: Lab, noam: Callable[..., Answer]) -> None:
+    code, out, err = noam("predict", "Un gato COME")
+    lines = out.splitlines()
+    assert (code, err, lines[0]) == (0, "", "[bos] un gato come")
+    assert len(lines) == 6
+    probabilities = [float(line.split()[1]) for line in lines[1:]]
+    assert probabilities == sorted(probabilities, reverse=True)
+
+
+def test_next_words_as_json(trained: Lab, noam: Callable[..., Answer]) -> None:
+    code, out, err = noam("predict", "--json", "--top", "99", "el dragón")
+    answer = json.loads(out)
+    assert (code, err) == (0, "")
+    assert (answer["prompt"], answer["tokens"], answer["unknown"]) == (
+        "el dragón",
+        ["[bos]", "el", "[unk]"],
+        ["dragón"],
+    )
+    assert len(answer["next"]) == 17
+    assert sum(word["probability"] for word in answer["next"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "unknown"),
+    [
+        ("el dragón come", "[bos] el [unk] come", "dragón"),
+        ("DRAGÓN", "[bos] [unk]", "dragón"),
+        ("[eos] \ufeffel", "[bos] [unk] el", "[eos]"),
+        ("", "[bos]", ""),
+        ("   ", "[bos]", ""),
+    ],
+)
+def test_unknown_words_are_reported(
+    trained: Lab, noam: Callable[..., Answer], text: str, read: str, unknown: str
+) -> None:
+    code, out, err = noam("predict", text)
+    assert (code, out.splitlines()[0]) == (0, read)
+    assert err == (f"unknown to the model, read as [unk]: {unknown}\n" if unknown else "")
+
+
+def test_the_tables_of_the_run_say_the_same(trained: Lab, noam: Callable[..., Answer]) -> None:
+    _, out, _ = noam("predict", "--json", "--top", "15", "un gato come")
+    assert json.loads(out) == trained.read("data/evaluation/next_words.json")[1]
+
+
+def test_the_summary(trained: Lab, noam: Callable[..., Answer]) -> None:
+    code, out, _ = noam("summary")
+    measured = trained.read("reports/metrics.json")["train"]
+    best = trained.read("data/evaluation/next_words.json")[0]["next"][0]
+    assert code == 0
+    assert "measured on  training text (no held-out text" in out
+    assert f"train loss   {measured['loss']:.4f} nats/token" in out
+    assert f"{measured['excess']:.4f} above the floor of this text" in out
+    assert f"after [bos]  {best['word']} ({best['probability']:.2f})" in out
+    assert "reports/index.html" in out
+    assert "make ui" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("predict", "el"), "error: data/model/config.json: not there; `dvc repro` makes it"),
+        (("summary",), "error: reports/metrics.json: not there; `dvc repro` makes it"),
+    ],
+)
+def test_before_the_first_run_the_message_says_what_to_do(
+    lab: Lab, noam: Callable[..., Answer], arguments: tuple[str, ...], words: str
+) -> None:
+    code, out, err = noam(*arguments)
+    assert (code, out) == (1, "")
+    assert err.startswith(words)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("top", ["0", "-1", "x", "1.5"])
+def test_a_count_is_a_whole_number_from_one(lab: Lab, noam: Callable[..., Answer], top: str) -> None:
+    code, _, err = noam("predict", "el", "--top", top)
+    assert code == 2
+    assert f"{top!r}: expected a whole number ≥ 1" in err
+
+
+def test_it_runs_as_a_command_whatever_the_locale(trained: Lab) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from stages.cli import main; main()", "predict", "el dragón"],
+        env={"LC_ALL": "C", "PATH": "/usr/bin"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.decode("utf-8")) == (0, "unknown to the model, read as [unk]: dragón\n")
+    assert done.stdout.startswith(b"[bos] el [unk]\n")

@@ -1,0 +1,232 @@
+"""Prepare, vocab, train and evaluate on texts that people bring: what the files hold, the same each time."""
+
+from __future__ import annotations
+
+import math
+import platform
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from stages.errors import CorpusError, LabError
+from stages.optim.schedules import noam_rate
+from tests.conftest import Lab
+
+BASE = "el perro come pan\nla niña bebe agua\nel gato duerme aquí\nla perra come carne\n"
+HELD_OUT = "".join(f"el perro número {i} come pan\n" for i in range(40))
+
+
+def prepared(lab: Lab, corpus: str | bytes) -> dict[str, bytes]:
+    lab.corpus(corpus)
+    lab.run("prepare", "vocab")
+    return lab.bytes_of("data/prepared", "data/vocab")
+
+
+# --- prepare and vocab ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "corpus",
+    [
+        BASE.replace("\n", "\r\n"),
+        BASE.replace("\n", "\r"),
+        BASE.rstrip("\n"),
+        "\ufeff" + BASE,
+        BASE.replace("gato", "ga\ufeffto").replace("la niña", "\ufeffla niña"),
+        BASE.replace("\n", "\n\n \t\n"),
+        BASE.upper(),
+        BASE.replace("ñ", "n\u0303").replace(" ", "\u00a0 "),
+    ],
+    ids=["CR LF", "CR", "no final newline", "byte-order mark", "marks inside", "blank lines", "capitals", "decomposed"],
+)
+def test_spellings_of_one_text_give_the_same_bytes(lab: Lab, corpus: str) -> None:
+    expected = prepared(lab, BASE)
+    assert prepared(lab, corpus) == expected
+    assert expected["data/prepared/train.txt"] == BASE.encode("utf-8")
+    account = lab.read("reports/corpus.json")
+    assert account["byte_order_marks_removed"] == corpus.count("\ufeff")
+    assert account["sentences_used"] == 4
+    assert account["lines_read"] == account["sentences_used"] + account["blank_lines_dropped"]
+
+
+def test_the_account_adds_up(lab: Lab) -> None:
+    prepared(lab, "\ufeffEl perro\n\nel  perro\nun gato come\n \n")
+    assert lab.read("reports/corpus.json") == {
+        "file": "notebook.txt",
+        "lines_read": 5,
+        "blank_lines_dropped": 2,
+        "sentences_used": 3,
+        "distinct_sentences": 2,
+        "repeated_sentences_kept": 1,
+        "byte_order_marks_removed": 1,
+        "lines_changed_by_normalisation": 2,
+        "words": 7,
+        "longest_sentence_in_words": 3,
+        "sentences_by_split": {"train": 3, "valid": 0, "test": 0},
+        "params": {"lowercase": True, "split_seed": 0, "test_fraction": 0.0, "valid_fraction": 0.0},
+    }
+
+
+@pytest.mark.parametrize(("corpus", "lines"), [("", 0), ("\n \n\t\n", 3), ("\ufeff", 1)])
+def test_a_text_without_sentences_is_refused_by_its_path(lab: Lab, corpus: str, lines: int) -> None:
+    lab.corpus(corpus)
+    with pytest.raises(CorpusError, match=rf"^data/raw/notebook\.txt: no sentence in {lines} line\(s\)$"):
+        lab.run("prepare")
+    assert not (lab.folder / "data/prepared").exists()
+
+
+def test_a_bad_text_is_one_line_on_the_terminal_and_keeps_the_old_outputs(lab: Lab) -> None:
+    before = prepared(lab, BASE)
+    lab.corpus(BASE.encode("latin-1"))
+    done = lab.command("stages.prepare")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "error: data/raw/notebook.txt, line 2: byte 23 (0xf1) is not UTF-8; convert the file to UTF-8\n"
+    )
+    assert lab.bytes_of("data/prepared", "data/vocab") == before
+
+
+def test_repeated_sentences_stay_together(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    lab.set(valid_fraction=0.25)
+    prepared(lab, BASE * 25)
+    assert "100 lines read, 4 distinct sentences of 100 (75 train, 25 valid, 0 test)" in capsys.readouterr().out
+    lab.corpus("el perro come pan\n" * 30)
+    with pytest.raises(LabError, match=r"corpus: 1 distinct sentence\(s\) are too few"):
+        lab.run("prepare")
+
+
+def test_a_tiny_fraction_still_holds_one_sentence_out(lab: Lab) -> None:
+    lab.set(valid_fraction=0.01)
+    prepared(lab, BASE)
+    assert lab.read("reports/corpus.json")["sentences_by_split"] == {"train": 3, "valid": 1, "test": 0}
+
+
+def test_ids_are_those_of_the_sentences(lab: Lab) -> None:
+    prepared(lab, "el [bos] perro\nun <unk>\n")
+    vocabulary = lab.read("data/vocab/vocab.json")
+    assert vocabulary["specials"] == ["[pad]", "[bos]", "[eos]", "[unk]"]
+    assert vocabulary["words"] == ["el", "[bos]", "perro", "un", "<unk>"]
+    assert np.load("data/vocab/train.npy").tolist() == [1, 4, 5, 6, 2, 1, 7, 8, 2]
+    assert np.load("data/vocab/valid.npy").tolist() == []
+
+
+def test_words_of_held_out_text_alone_are_unknown(lab: Lab) -> None:
+    lab.set(valid_fraction=0.25, test_fraction=0.25)
+    prepared(lab, HELD_OUT)
+    vocabulary = lab.read("data/vocab/vocab.json")
+    assert vocabulary["unknown_tokens"] == {"train": 0, "valid": 10, "test": 10}
+    assert len(vocabulary["words"]) == 5 + 20
+
+
+# --- train and evaluate -----------------------------------------------------------------------------------------------
+
+
+def test_what_training_leaves(trained: Lab) -> None:
+    history, validation = trained.read("reports/history.json"), trained.read("reports/validation.json")
+    assert [record["step"] for record in history] == list(range(1, 28))
+    assert [record["lr"] for record in history] == [noam_rate(t, 16, 10) for t in range(1, 28)]
+    assert [(record["step"], record["split"]) for record in validation] == [(t, "train") for t in (0, 9, 18, 27)]
+    config = trained.read("data/model/config.json")
+    weights = safetensors.numpy.load_file("data/model/weights.safetensors")
+    assert config["updates"] == 27
+    assert config["parameters"] == sum(array.size for array in weights.values())
+    assert (config["training"]["warmup"], config["training"]["n_heads"], config["model"]["vocab_size"]) == (10, 2, 17)
+
+
+def test_what_evaluation_leaves(trained: Lab) -> None:
+    metrics = trained.read("reports/metrics.json")
+    assert metrics.keys() == {"measured_on", "train"}
+    assert metrics["measured_on"].startswith("training text (no held-out text")
+    measured = metrics["train"]
+    assert (measured["tokens"], measured["sentences"], measured["unknown_share"]) == (48, 9, 0)
+    assert measured["floor"] == pytest.approx(0.4120, abs=5e-5)
+    assert measured["excess"] == pytest.approx(measured["loss"] - measured["floor"])
+    assert measured["perplexity"] == pytest.approx(math.exp(measured["loss"]))
+    assert measured["loss"] == pytest.approx(trained.read("reports/validation.json")[-1]["loss"], rel=1e-9)
+
+    following = trained.read("data/evaluation/next_words.json")
+    assert [entry["prompt"] for entry in following] == ["", "un gato come"]
+    assert [entry["tokens"] for entry in following] == [["[bos]"], ["[bos]", "un", "gato", "come"]]
+    attention = safetensors.numpy.load_file("data/evaluation/attention.safetensors")
+    for i, entry in enumerate(following):
+        probabilities = [word["probability"] for word in entry["next"]]
+        assert len(probabilities) == 15
+        assert probabilities == sorted(probabilities, reverse=True)
+        weights_LHTT = attention[f"prompt-{i}"]
+        assert weights_LHTT.shape == (1, 2, len(entry["tokens"]), len(entry["tokens"]))
+        assert weights_LHTT.sum(axis=3) == pytest.approx(1, abs=1e-5)
+        assert not np.triu(weights_LHTT, 1).any()
+
+
+def test_running_again_changes_no_byte_and_another_seed_does(small_lab: Lab) -> None:
+    small_lab.set(dropout=0.5)
+    stages, outputs = ("prepare", "vocab", "train", "evaluate"), ("data", "reports")
+    small_lab.run(*stages)
+    first = small_lab.bytes_of(*outputs)
+    small_lab.run(*stages)
+    assert small_lab.bytes_of(*outputs) == first
+    small_lab.set(seed=1)
+    small_lab.run(*stages)
+    changed = {name for name, content in small_lab.bytes_of(*outputs).items() if content != first[name]}
+    assert changed == {
+        "data/evaluation/attention.safetensors",
+        "data/evaluation/next_words.json",
+        "data/model/config.json",
+        "data/model/weights.safetensors",
+        "reports/history.json",
+        "reports/metrics.json",
+        "reports/validation.json",
+    }
+
+
+def test_no_output_tells_where_or_by_whom_it_was_made(trained: Lab) -> None:
+    for name, content in trained.bytes_of("data", "reports").items():
+        for secret in (str(trained.folder), platform.node()):
+            assert secret.encode() not in content or len(secret) < 5, name
+
+
+def test_held_out_text_is_measured_and_so_said(small_lab: Lab) -> None:
+    small_lab.set(valid_fraction=0.25, test_fraction=0.1, batch_size=8)
+    small_lab.corpus(HELD_OUT)
+    small_lab.run("prepare", "vocab", "train", "evaluate")
+    metrics = small_lab.read("reports/metrics.json")
+    assert metrics["measured_on"] == "training text and held-out text (valid, test)"
+    assert [metrics[name]["sentences"] for name in ("train", "valid", "test")] == [26, 10, 4]
+    assert [metrics[name]["tokens"] for name in ("train", "valid", "test")] == [26 * 7, 70, 28]
+    assert metrics["valid"]["unknown_share"] == pytest.approx(1 / 7)
+    assert "floor" not in metrics["valid"]
+    assert {record["split"] for record in small_lab.read("reports/validation.json")} == {"valid"}
+
+
+@pytest.mark.parametrize("corpus", ["hola\nadiós\nel perro come pan\n", "hola\n", BASE])
+def test_less_text_than_a_batch_still_trains(small_lab: Lab, corpus: str) -> None:
+    small_lab.set(batch_size=64)
+    small_lab.corpus(corpus)
+    small_lab.run("prepare", "vocab", "train", "evaluate")
+    losses = [record["loss"] for record in small_lab.read("reports/history.json")]
+    assert len(losses) == 3
+    assert all(0 < loss < 100 for loss in losses)
+
+
+@pytest.mark.parametrize(
+    ("changes", "warns"),
+    [({"warmup": 27}, True), ({"warmup": 26}, False), ({"warmup": 99, "schedule": "none"}, False)],
+)
+def test_a_warmup_that_never_ends_is_said(
+    small_lab: Lab, changes: dict[str, object], warns: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_lab.set(**changes)
+    small_lab.run("prepare", "vocab", "train")
+    said = capsys.readouterr().err
+    assert (f"train: warning: warmup = {changes['warmup']} ≥ 27 updates" in said) == warns
+
+
+def test_unknown_words_of_a_prompt_are_said(small_lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    small_lab.set(prompts=["el DRAGÓN come", "   "], top_k=3)
+    small_lab.run("prepare", "vocab", "train", "evaluate")
+    assert "prompt 'el DRAGÓN come': unknown words dragón read as [unk]" in capsys.readouterr().err
+    first, second = small_lab.read("data/evaluation/next_words.json")
+    assert (first["tokens"], first["unknown"]) == (["[bos]", "el", "[unk]", "come"], ["dragón"])
+    assert (second["tokens"], second["unknown"]) == (["[bos]"], [])
+    assert len(first["next"]) == len(second["next"]) == 3
