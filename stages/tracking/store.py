@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import sqlite3
 import urllib.error
@@ -273,6 +274,8 @@ def _probe_database(file: Path, timeout: float) -> None:
             with suppress(sqlite3.OperationalError):  # somebody reads: another time
                 database.execute("PRAGMA journal_mode=WAL")
             database.execute("BEGIN IMMEDIATE")
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            database.execute(f"PRAGMA user_version = {version}")  # a write, which a read-only file refuses
             database.execute("ROLLBACK")
     except (OSError, sqlite3.Error) as error:
         broken = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
@@ -306,5 +309,6 @@ def _from_store(error: Exception) -> bool:
 
 def _first_line(error: BaseException) -> str:
     text = str(error).strip() or type(error).__name__
-    line = text.splitlines()[0]
+    of_database = re.search(r"\(sqlite3\.\w+\) .+", text)  # SQLAlchemy says much before it
+    line = of_database[0] if of_database else text.splitlines()[0]
     return line if len(line) <= 200 else line[:199] + "…"
