@@ -163,7 +163,7 @@ def add_experiment(store: Store, fingerprint: str, name: str) -> None:
         store.client.set_tag(runs[-1].info.run_id, "dvc.experiment", f"{own}, {name}" if own else name)
 
 
-def track_restored(store: Store, folder: Path, fingerprint: str, experiment: str, progress: Progress) -> bool:
+def track_restored(store: Store, folder: Path, fingerprint: str, experiment: str, progress: Progress = silent) -> bool:
     """Results that were not trained just now: name the run that has them, or make one. True if one was made."""
     with restore.restoring():
         if store.tagged(TAG_FINGERPRINT, fingerprint):

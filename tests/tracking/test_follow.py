@@ -67,9 +67,7 @@ def follow(tmp_path: Path) -> Iterator[Callable[..., Follower]]:
 Follow = Callable[..., Follower]
 
 
-def test_curves_are_there_within_seconds_and_training_ends_it(
-    store: Store, training: Execution, follow: Follow
-) -> None:
+def test_curves_are_there_within_seconds(store: Store, training: Execution, follow: Follow) -> None:
     follower = follow(training)
     with Journal(training) as journal:
         journal.log(1, {"train/loss": 3.0})
@@ -121,7 +119,7 @@ def test_training_that_was_killed_without_a_word(store: Store, workspace: Path, 
 
 
 def test_where_the_experiment_is_a_copy_that_goes_away(
-    store: Store, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, workspace: Path, monkeypatch: pytest.MonkeyPatch, follow: Follow
 ) -> None:
     copy = workspace / ".dvc/tmp/exps/standalone/tmpx"
     shutil.copytree(workspace / "stages", copy / "stages")
