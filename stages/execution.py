@@ -175,6 +175,11 @@ class Execution:
         record = self.record
         return record.trainer.alive() or record.owner.alive()
 
+    def ours(self) -> bool:
+        """This process trained it, or the same `dvc` started both."""
+        record = self.record
+        return record.trainer == Process.of(psutil.Process()) or record.owner == Process.of(_owner())
+
     def lock(self, timeout: float = -1) -> FileLock:
         """Held by whoever replays this execution into MLflow."""
         return FileLock(self.folder / "sync.lock", timeout=timeout)

@@ -101,7 +101,7 @@ def _raise_interrupt(number: int, _frame: FrameType | None) -> None:
 
 def _close_execution(event: str, message: str) -> None:
     execution = Execution.current()
-    if execution is not None:
+    if execution is not None and execution.ours():  # not one that an earlier `dvc` left open
         execution.close(event, message)
         start_follower(execution)
 

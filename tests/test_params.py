@@ -28,7 +28,7 @@ def parse(**changes: Any) -> Params:
     [
         *[
             ("warmup", value, "a whole number ≥ 1")
-            for value in (0, "abc", "", None, -5, 0.5, True, "0x10", [1], math.inf)
+            for value in (0, "abc", "", None, -5, 0.5, 4000.5, True, "0x10", [1], math.inf)
         ],
         ("warmup", 10**400, "a whole number ≥ 1"),
         ("factor", 0, "a number > 0"),

@@ -228,6 +228,21 @@ def test_a_signal_ends_it_and_the_journal_knows(lab: Lab, number: signal.Signals
     assert ends() == [("killed", f"stopped by {number.name}")]
 
 
+def test_an_error_is_not_written_to_an_execution_of_an_earlier_dvc(lab: Lab) -> None:
+    script = SCRIPT.format(body="pass")
+    # Started by another parent than the failing stage, which is started by this process.
+    subprocess.run(
+        [sys.executable, "-c", "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])", script],
+        check=True,
+    )
+    lab.set(warmup=0)
+    done = lab.command("stages.prepare")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    (execution,) = Execution.all()
+    assert execution.events() == []
+    assert Execution.current() is not None
+
+
 def test_a_stage_that_ends_well_leaves_the_execution_open(lab: Lab) -> None:
     process = start(lab, "pass")
     assert (process.communicate(timeout=60)[1], process.returncode) == ("", 0)
