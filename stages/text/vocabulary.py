@@ -91,7 +91,7 @@ class Vocabulary:
         if i < len(SPECIALS):
             return SPECIALS[i]
         word = self.words[i - len(SPECIALS)]
-        return f"\\{word}" if word in SPECIALS else word
+        return f"\\{word}" if word.lstrip("\\") in SPECIALS else word
 
     def flat_ids(self, sentences: Iterable[str]) -> Ids:
         """All sentences in one array: [bos] w1 … wn [eos] [bos] …, in the narrowest type that fits."""

@@ -374,6 +374,21 @@ def test_torchs_clipping_is_felt() -> None:
     assert torch.nn.utils.get_total_norm(steps).item() == pytest.approx(0.01 * noam_rate(1, 64, 1), rel=1e-3)
 
 
+def test_a_gradient_scaler_that_skips_an_update_does_not_move_the_schedule() -> None:
+    plain, model = network(), network()
+    reference, optimizer = noam(plain), noam(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for factor in (1.0, float("inf"), 1.0):
+        scaler.scale(loss_of(model) * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    rates = [update(plain, reference) for _ in range(2)]
+    assert (optimizer.updates, optimizer.rate()) == (2, rates[-1])
+    for mine, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, expected)
+
+
 def test_hooks_see_each_step_once() -> None:
     model = network()
     optimizer = noam(model)

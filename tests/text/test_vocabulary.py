@@ -101,6 +101,13 @@ def test_text_that_spells_a_control_symbol_is_a_word(line: str) -> None:
     assert not {vocabulary.label(i) for i in ids} & set(SPECIALS)
 
 
+def test_labels_stay_apart_even_where_the_text_has_the_backslash_too() -> None:
+    vocabulary = build(["[bos] \\\\[bos] \\[bos] \\gato [unk] gato"])
+    labels = [vocabulary.label(i) for i in range(len(vocabulary))]
+    assert len(set(labels)) == len(vocabulary) == 10
+    assert {"gato", "\\gato", "\\[bos]", "\\\\[bos]"} <= set(labels)
+
+
 @given(SENTENCES)
 def test_what_was_encoded_decodes_to_itself(sentences: list[str]) -> None:
     vocabulary = build(sentences)
