@@ -104,7 +104,7 @@ def sync_executions(
             _add_experiments(store, run.info.run_id, run.data.tags, execution)
             account.present += 1
         else:
-            _sync_one(store, execution, account, progress, revisions)
+            _sync_one(store, execution, account, progress, None if only_pending else revisions)
 
 
 def sync_results(store: Store, account: Account, progress: Progress = silent) -> None:
@@ -217,9 +217,12 @@ def _is_whole(execution: Execution, tags: dict[str, str], status: str) -> bool:
 
 
 def _sync_one(
-    store: Store, execution: Execution, account: Account, progress: Progress, revisions: list[restore.Revision]
+    store: Store, execution: Execution, account: Account, progress: Progress, revisions: list[restore.Revision] | None
 ) -> None:
-    """One execution of `sync_executions`; what goes wrong with its files is noted and stops no other."""
+    """One execution of `sync_executions`; what goes wrong with its files is noted and stops no other.
+
+    Without `revisions` its files come from the outbox or not at all.
+    """
     try:
         with execution.lock(timeout=0):
             if restore.is_half_made(execution):
@@ -238,9 +241,8 @@ def _sync_one(
             if _replaced(store, execution, fingerprint):
                 account.present += 1
                 return
-            if outbox.kept(execution) is None and not revisions:
-                return
-            _sync_with_files(store, execution, fingerprint, account, progress, revisions)
+            if revisions is not None or outbox.kept(execution) is not None:
+                _sync_with_files(store, execution, fingerprint, account, progress, revisions or [])
     except Timeout:
         account.running += 1
 
