@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -48,24 +49,22 @@ def test_exp_show_compares_losses(warmup_4000: Project) -> None:
 
 def test_diffs_show_something(warmup_4000: Project) -> None:
     metrics = json.loads(warmup_4000.run("dvc", "metrics", "diff", "--json").stdout)
-    assert metrics["diff"]["reports/metrics.json"]["train.loss"]["diff"] != 0
+    assert metrics["reports/metrics.json"]["train.loss"]["diff"] != 0
     params = json.loads(warmup_4000.run("dvc", "params", "diff", "--json").stdout)
-    changed = params["diff"]["params.yaml"]
+    changed = params["params.yaml"]
     assert (changed["warmup"]["old"], changed["warmup"]["new"]) == (40000, 4000)
     plots = warmup_4000.run("dvc", "plots", "diff", "--json", "HEAD").stdout
     assert "reports/history.json" in plots
     assert '"workspace"' in plots
 
 
-def test_queue_fills_the_store_of_the_main_workspace(project: Project) -> None:
+def test_queue_fills_the_store_of_the_main_workspace(fresh: Callable[..., Project]) -> None:
     """Two workers meet at the creation of a database that is not there."""
-    for name in ("mlflow.db", "mlflow.db-wal", "mlflow.db-shm"):
-        (project.root / name).unlink(missing_ok=True)
-    project.run("git", "checkout", "-q", "--", "params.yaml")
-    project.run("dvc", "exp", "run", "--queue", "-S", "warmup=300,500", "-S", "epochs=8")
+    project = fresh(epochs=8)
+    project.run("dvc", "exp", "run", "--queue", "-S", "warmup=300,500")
     finish_queue(project, jobs=2)
 
-    queued = [run for run in project.runs() if run.data.params.get("epochs") == "8"]
+    queued = project.runs()
     assert sorted(run.data.params["warmup"] for run in queued) == ["300", "500"]
     for run in queued:
         assert run.info.status == "FINISHED"

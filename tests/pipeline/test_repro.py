@@ -73,7 +73,7 @@ def test_forced_run_has_the_same_bytes_and_a_run_of_its_own(project: Project) ->
 def test_other_folder_and_environment_give_the_same_bytes(
     project: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    other = Project(tmp_path_factory.mktemp("elsewhere") / "b")
+    other = Project(tmp_path_factory.mktemp("elsewhere") / "otro árbol")
     project.run("git", "clone", "-q", ".", str(other.root))
     other.run(
         "dvc",
