@@ -73,6 +73,8 @@ def test_a_line_cut_short_is_left_out_and_what_follows_is_read(lab: Lab) -> None
     with open(execution.journal_path, "a", encoding="utf-8") as journal:
         journal.write("\n" + whole)
     assert [entry["s"] for entry in execution.entries()] == [1, 1]
+    execution.journal_path.write_text(whole + whole.rstrip("\n"), encoding="utf-8")  # still being written
+    assert [entry["s"] for entry in execution.entries()] == [1]
 
 
 @pytest.mark.parametrize("event", ["failed", "killed", "finished"])

@@ -173,7 +173,7 @@ def test_queued_experiments_of_a_shallow_clone_are_refused(
 # --- the end of a stage -----------------------------------------------------------------------------------------------
 
 SCRIPT = """
-import sys, time
+import signal, sys, time
 from stages.errors import LabError
 from stages.execution import Execution
 from stages.params import Params
@@ -181,6 +181,7 @@ from stages.stage import run
 
 def main():
     Execution.create("trained", Params().model_dump()).make_current()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background inherits as ignored
     print("ready", flush=True)
     {body}
 
