@@ -70,6 +70,7 @@ def refresh_view(store: Store) -> None:
     wanted = {
         _TAG + CURVES: encode(view_state(grouped=True, images=[])),
         _TAG + PICTURES: encode(view_state(grouped=False, images=_newest_images(store))),
+        "mlflow.experimentKind": "custom_model_development",  # else the page looks for traces of chats
     }
     if "mlflow.note.content" not in tags:
         wanted["mlflow.note.content"] = _NOTE

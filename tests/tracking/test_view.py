@@ -1,0 +1,200 @@
+"""The prepared views: what the tag says, and what a browser makes of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from stages import paths
+from stages.errors import TrackingError
+from stages.params import Params, load_params
+from stages.tracking import outbox
+from stages.tracking.fingerprint import fingerprint_of_folder
+from stages.tracking.server import free_port
+from stages.tracking.store import Store, connect
+from stages.tracking.sync import sync_one
+from stages.tracking.view import CURVES, PICTURES, decode, encode, refresh_view, view_links, view_state
+from tests.tracking.lab import train_execution, wait_until, write_pipeline, write_results
+
+SERVE = "import sys; from stages.tracking.server import serve; sys.exit(serve(int(sys.argv[1])))"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUIET = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --window-size=2400,3600 --virtual-time-budget=60000 --dump-dom"
+)
+
+
+def finish_run(store: Store, workspace: Path, **params: int) -> None:
+    """One complete run with these parameters."""
+    content = yaml.safe_load(paths.PARAMS.read_text(encoding="utf-8")) | params
+    paths.PARAMS.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
+    write_results(workspace, seed=content["seed"])
+    write_pipeline(workspace, load_params(Params).model_dump())
+    execution = train_execution()
+    outbox.set_fingerprint(execution, str(fingerprint_of_folder()))
+    execution.close("finished")
+    sync_one(store, execution, workspace)
+
+
+@pytest.fixture
+def four_runs(store: Store, workspace: Path) -> Store:
+    """Two warm-ups with two seeds each."""
+    for warmup in (400, 4000):
+        for seed in (0, 1):
+            finish_run(store, workspace, warmup=warmup, seed=seed)
+    refresh_view(store)
+    return store
+
+
+class Server:
+    """`noam ui` under way."""
+
+    def __init__(self, process: subprocess.Popen[str], output: Path) -> None:
+        self.process, self.output = process, output
+
+    def said(self) -> str:
+        return self.output.read_text(encoding="utf-8")
+
+    def links(self) -> list[str]:
+        return re.findall(r"http://\S+", self.said())
+
+
+@pytest.fixture
+def server(workspace: Path, tmp_path: Path) -> Iterator[Server]:
+    """The pages of the workspace; the port that was asked for is busy."""
+    output = tmp_path / "ui.txt"
+    with socket.socket() as busy, open(output, "wb") as file:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = str(busy.getsockname()[1])
+        with subprocess.Popen([sys.executable, "-c", SERVE, port], stdout=file, stderr=file, text=True) as process:
+            try:
+                wait_until(lambda: "Ctrl-C" in output.read_text(encoding="utf-8") or process.poll() is not None, 150)
+                yield Server(process, output)
+            finally:
+                if process.poll() is None:
+                    process.terminate()
+
+
+def page(link: str, folder: Path) -> str:
+    """The page at a link, as a browser has drawn it after a while."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here to look at the page with")
+    command = [CHROMIUM, *QUIET.split(), f"--user-data-dir={folder}", link]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
+
+
+def test_a_state_survives_the_tag() -> None:
+    state = {"text": "ñ 損", "list": [1, None, True]}
+    assert encode(state).startswith("deflate;")
+    assert decode(encode(state)) == state
+
+
+def test_the_views_are_on_the_experiment(four_runs: Store) -> None:
+    tags = four_runs.client.get_experiment(four_runs.experiment_id).tags
+    curves = decode(tags[f"mlflow.sharedViewState.{CURVES}"])
+    scales = {chart["metricKey"]: chart["scaleType"] for chart in curves["compareRunCharts"] if chart["type"] == "LINE"}
+    assert {key: scales[key] for key in ("train/loss", "optim/lr", "eval/train_loss", "eval/train_accuracy")} == {
+        "train/loss": "log",
+        "optim/lr": "log",
+        "eval/train_loss": "log",
+        "eval/train_accuracy": "linear",
+    }
+    assert curves["groupBy"]["groupByKeys"] == [{"mode": "param", "groupByData": "warmup"}]
+    sections = {section["uuid"] for section in curves["compareRunSections"]}
+    assert {chart["metricSectionId"] for chart in curves["compareRunCharts"]} == sections
+    assert len({chart["uuid"] for chart in curves["compareRunCharts"]}) == len(curves["compareRunCharts"])
+
+    pictures = decode(tags[f"mlflow.sharedViewState.{PICTURES}"])
+    assert pictures["groupBy"] is None
+    grid = [chart["imageKeys"] for chart in pictures["compareRunCharts"] if chart["type"] == "IMAGE"]
+    assert grid[0] == ["attention/p0-L0H0", "attention/p0-L0H1", "attention/p1-L0H0", "attention/p1-L0H1"]
+
+
+def test_a_note_of_the_user_stays(store: Store) -> None:
+    refresh_view(store)
+    store.client.set_experiment_tag(store.experiment_id, "mlflow.note.content", "mine")
+    refresh_view(store)
+    assert store.client.get_experiment(store.experiment_id).tags["mlflow.note.content"] == "mine"
+
+
+def test_the_tag_stays_within_the_limit_of_mlflow() -> None:
+    images = [f"attention/p{p}-L{layer}H{head}" for p in range(4) for layer in range(6) for head in range(8)]
+    assert len(encode(view_state(grouped=False, images=images))) < 20_000
+
+
+def test_a_busy_port_is_passed_over() -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        assert free_port(port) > port
+    assert free_port(port) == port
+
+
+def test_no_port_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        monkeypatch.setattr("stages.tracking.server._OTHER_PORTS", 1)
+        with pytest.raises(TrackingError, match="are busy; choose another with --port"):
+            free_port(busy.getsockname()[1])
+
+
+def test_pages_without_any_run_a_busy_port_and_the_end(workspace: Path, server: Server) -> None:
+    said = server.said()
+    asked, taken = re.findall(r"port (\d+) is busy; taking (\d+) instead", said)[0]
+    links = server.links()
+    assert list(view_links(f"http://127.0.0.1:{taken}", connect().experiment_id).values()) == links
+    with urllib.request.urlopen(f"http://127.0.0.1:{taken}/health", timeout=5) as answer:
+        assert answer.status == 200
+    family = psutil.Process(server.process.pid).children(recursive=True)
+    assert 1 <= len(family) <= 3
+
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(25) == 0
+    assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in family)
+    assert free_port(int(taken)) == int(taken)
+    assert asked != taken
+    assert not (workspace / "mlruns").exists()
+
+
+def test_a_browser_shows_curves_and_pictures(four_runs: Store, server: Server, tmp_path: Path) -> None:
+    curves, pictures, *_ = server.links()
+    seen = page(curves, tmp_path / "profile")
+    for text in ("Group: 400<", "Group: 4000<", "eval/train_loss", "window/loss_max", "optim/lr", "final/train_excess"):
+        assert text in seen, text
+    rate = seen[seen.index("optim/lr") :]
+    ticks = re.findall(r'class="ytick"><text[^>]*>([^<]+)<', rate[: rate.index("optim/grad_norm")])
+    assert [tick for tick in ticks if tick in ("0.000001", "1μ")], ticks
+    assert [tick for tick in ticks if tick in ("0.00001", "10μ")], ticks
+    assert 'class="js-fill"' in seen  # the band over the seeds
+
+    seen = page(pictures, tmp_path / "profile")
+    shown = re.findall(r'<img[^>]+src="(get-artifact\?path=images[^"]+)"', seen)
+    assert len({link.partition("run_uuid=")[2] for link in shown}) == 4
+    with urllib.request.urlopen(pictures.partition("#")[0] + shown[0].replace("&amp;", "&"), timeout=10) as answer:
+        assert answer.read(4) == b"RIFF"
+
+
+def test_a_remote_server_is_only_pointed_to(workspace: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = server.links()[0].partition("/#")[0]
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": address}
+    done = subprocess.run(
+        [sys.executable, "-c", SERVE, "5000"], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("the runs are on the server that MLFLOW_TRACKING_URI names\n")
+    assert re.findall(r"http://\S+", done.stdout) == server.links()
