@@ -57,9 +57,14 @@ class Project:
     def lock(self) -> bytes:
         return (self.root / "dvc.lock").read_bytes()
 
+    def locked(self, stage: str) -> dict[str, Any]:
+        """What dvc.lock says of a stage; nothing where it does not know it."""
+        known: dict[str, Any] = yaml.safe_load(self.lock)["stages"] if (self.root / "dvc.lock").exists() else {}
+        return known.get(stage, {})
+
     def outputs(self, stage: str) -> dict[str, str]:
         """MD5 of each output of a stage, as dvc.lock has them."""
-        return {out["path"]: out["md5"] for out in yaml.safe_load(self.lock)["stages"][stage].get("outs", [])}
+        return {out["path"]: out["md5"] for out in self.locked(stage).get("outs", [])}
 
     def client(self) -> mlflow.MlflowClient:
         return mlflow.MlflowClient(f"sqlite:///{self.root}/mlflow.db")
