@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-SILENCE_SECONDS = 7.0
+SILENCE_SECONDS = 6.0
 _BUSY_SECONDS = 0.2  # of processor time: it computes (imports, builds, compresses), so it does not hang
 
 

@@ -41,9 +41,10 @@ def set_fingerprint(execution: Execution, fingerprint: str) -> None:
     files.write_text(execution.folder / "fingerprint", fingerprint + "\n")
 
 
-def with_fingerprint(fingerprint: str) -> Execution | None:
-    """The oldest execution here with these results."""
-    return next((one for one in Execution.all() if fingerprint_of(one) == fingerprint), None)
+def with_fingerprint(fingerprint: str) -> list[Execution]:
+    """The executions here with these results, the oldest first."""
+    found = [one for one in Execution.all() if fingerprint_of(one) == fingerprint]
+    return sorted(found, key=lambda one: one.record.started)
 
 
 def experiments_of(execution: Execution) -> list[str]:

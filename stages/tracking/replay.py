@@ -78,12 +78,11 @@ class Replay:
 
     def status(self) -> str:
         """Set the run's status from the last end in the journal; RUNNING while there is none."""
-        ends = [entry for entry in self.execution.events() if entry["event"] in ENDS]
-        if not ends:
+        end = _last_end(self.execution)
+        if end is None:
             if self.run.info.status != "RUNNING":
                 self.store.client.update_run(self.run_id, status="RUNNING")
             return "RUNNING"
-        end = ends[-1]
         status, message = _STATUS[end["event"]], end.get("message", "")
         if message:
             self.tag(_TAG_MESSAGE, message)
@@ -112,6 +111,17 @@ class Replay:
                     yield Metric(name_for_mlflow(key), float(value), entry["t"], entry["s"])
                 elif _TAG_DIVERGED not in self.run.data.tags:
                     self.tag(_TAG_DIVERGED, str(entry["s"]))
+
+
+def last_end(execution: Execution) -> str:
+    """How an execution ended: 'finished', 'failed', 'killed', or '' while it has not."""
+    end = _last_end(execution)
+    return str(end["event"]) if end else ""
+
+
+def _last_end(execution: Execution) -> dict[str, Any] | None:
+    ends = [entry for entry in execution.events() if entry["event"] in ENDS]
+    return ends[-1] if ends else None
 
 
 def find_or_create_run(store: Store, execution: Execution) -> Run:

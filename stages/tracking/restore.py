@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +20,8 @@ from stages.params import parse_params, read_params_file
 from stages.tracking import outbox
 from stages.tracking.fingerprint import fingerprint_of_folder, fingerprint_of_revision, is_intact
 from stages.tracking.store import waiting_lock
+
+_LOST = "its files are neither in the workspace nor in DVC's cache; where there is a remote, `dvc pull` brings them"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Revision:
 
 
 def restored_execution(folder: Path, fingerprint: str, revision: Revision | None = None) -> Execution:
-    """The execution of these results; made if there is none here, with a journal from their history.
+    """The newest execution of these results; made if there is none here, with a journal from their history.
 
     The journal is written once, so every replay sends the same times: the start, and a millisecond an update.
 
@@ -49,8 +51,8 @@ def restored_execution(folder: Path, fingerprint: str, revision: Revision | None
         ArtifactError: the history is missing or damaged.
     """
     known = outbox.with_fingerprint(fingerprint)
-    if known is not None:
-        return known
+    if known:
+        return known[-1]
     entries = _entries(folder)
     execution = Execution.create("restored", _params(folder))
     try:
@@ -97,16 +99,13 @@ def results_of(fingerprint: str, execution: Execution | None, revisions: list[Re
     else:
         found = [one for one in revisions if fingerprint_of_revision(root, one.commit) == fingerprint]
         with TemporaryDirectory(prefix="noam-") as temporary:
-            problem = "neither the workspace nor an experiment has its files"
             for revision in found:
-                try:
+                with suppress(TrackingError):
                     fetch_revision(revision, Path(temporary))
-                except TrackingError as error:
-                    problem = str(error)
-                    continue
-                yield Path(temporary)
-                return
-            raise TrackingError(problem)
+                    break
+            else:
+                raise TrackingError(_LOST)
+            yield Path(temporary)
 
 
 def has_results(folder: Path) -> bool:
@@ -147,11 +146,9 @@ def fetch_revision(revision: Revision, target: Path) -> None:
                 (target / path).parent.mkdir(parents=True, exist_ok=True)
                 system.get(path.as_posix(), str(target / path), recursive=True)
     except Exception as error:  # DVC has no common base for what its file system raises
-        raise TrackingError(
-            f"the files of {revision} cannot be had from DVC ({type(error).__name__}: {error})"
-        ) from None
+        raise TrackingError(_LOST) from error
     if not has_results(target):
-        raise TrackingError(f"DVC's cache no longer has the files of {revision}")
+        raise TrackingError(_LOST)
 
 
 class _Collector(Journal):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import socket
 import sqlite3
 import urllib.error
 import urllib.request
@@ -36,6 +35,7 @@ TAG_EXECUTION, TAG_FINGERPRINT, TAG_COMPLETE = "noam.execution", "noam.fingerpri
 Progress = Callable[[str], None]
 
 _SQLITE = "sqlite:///"
+_PROBE_SECONDS = 4.0
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -90,9 +90,17 @@ class Store:
 
 
 def tracking_uri() -> str:
-    """MLFLOW_TRACKING_URI, with a relative SQLite path taken from the main workspace; else its own `mlflow.db`."""
+    """MLFLOW_TRACKING_URI, with a relative SQLite path taken from the main workspace; else its own `mlflow.db`.
+
+    Raises:
+        TrackingError: the workspace lies in a folder that no address of a database can name.
+    """
     given = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
     if not given:
+        if "?" in str(paths.main_root()):
+            raise TrackingError(
+                f"{paths.main_root()}: MLflow cannot keep its database in a folder with '?' in its name"
+            )
         return f"{_SQLITE}{paths.main_root() / 'mlflow.db'}"
     file = database_file(given)
     return f"{_SQLITE}{file}" if file is not None else given
@@ -284,17 +292,19 @@ def _probe_database(file: Path, timeout: float) -> None:
 
 
 def _probe_server(uri: str, timeout: float) -> None:
-    request = urllib.request.Request(f"{uri.rstrip('/')}/health")  # noqa: S310 (the scheme was checked)
+    """Ask for the experiment: a server may say that it is well and still hang at its database."""
+    query = f"/api/2.0/mlflow/experiments/get-by-name?experiment_name={EXPERIMENT}"
+    request = urllib.request.Request(uri.rstrip("/") + query)  # noqa: S310 (the scheme was checked)
     try:
-        with urllib.request.urlopen(request, timeout=min(timeout, 3)):  # noqa: S310
+        with urllib.request.urlopen(request, timeout=min(timeout, _PROBE_SECONDS)):  # noqa: S310
             return
     except urllib.error.HTTPError:
-        return  # it answers; whether it is MLflow and lets us in, the first call will tell
+        return  # it answers: there is no such experiment yet, or it wants a password, which MLflow has
     except TimeoutError:
         raise TrackingError(f"{uri} does not answer") from None
     except (OSError, ValueError) as error:
         reason: Any = getattr(error, "reason", error)
-        if isinstance(reason, (TimeoutError, socket.timeout)):
+        if isinstance(reason, TimeoutError):
             raise TrackingError(f"{uri} does not answer") from None
         raise TrackingError(f"{uri}: {_first_line(reason)}") from None
 

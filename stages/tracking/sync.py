@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from filelock import Timeout
 
@@ -21,7 +22,7 @@ from stages.errors import LabError, TrackingError
 from stages.execution import Execution
 from stages.tracking import outbox, restore
 from stages.tracking.fingerprint import fingerprint_of_folder, fingerprint_of_revision, is_intact
-from stages.tracking.replay import Replay, mark_fingerprint
+from stages.tracking.replay import Replay, last_end, mark_fingerprint
 from stages.tracking.results import send_results
 from stages.tracking.store import (
     TAG_COMPLETE,
@@ -35,6 +36,9 @@ from stages.tracking.store import (
 )
 from stages.tracking.view import refresh_view
 
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
 _STALE = "ended without a word (killed, or the machine went down); found so afterwards"
 _OTHERS_SECONDS = 20  # that a pipeline spends on executions that are not its own
 
@@ -47,7 +51,8 @@ class Account:
     present: int = 0
     running: int = 0
     deleted: int = 0
-    failed: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)  # executions of ours, which should not be
+    absent: list[tuple[str, str]] = field(default_factory=list)  # experiments and commits of which DVC has no files
     notes: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
@@ -55,16 +60,19 @@ class Account:
         counts = [f"{len(self.brought)} brought", f"{self.present} already there"]
         counts += [f"{self.running} under way"] if self.running else []
         counts += [f"{self.deleted} deleted in MLflow and left so"] if self.deleted else []
-        counts += [f"{len(self.failed)} could not"] if self.failed else []
+        could_not = [*self.failed, *self.absent]
+        counts += [f"{len(could_not)} could not"] if could_not else []
         return [f"note: {note}" for note in self.notes] + [
             *(f"brought {name}" for name in self.brought),
-            *(f"could not: {name}: {reason}" for name, reason in self.failed),
+            *(f"could not: {name}: {reason}" for name, reason in could_not),
             f"runs: {', '.join(counts)}",
         ]
 
 
 def sync_all() -> int:
-    """`noam sync`: bring into MLflow whatever it has not got. Returns the exit code: 0 if nothing is missing now.
+    """`noam sync`: bring into MLflow whatever it has not got. Returns the exit code.
+
+    It is 0 unless an execution of this workspace has lost its results before MLflow got them.
 
     Raises:
         TrackingError: the store cannot be reached.
@@ -99,7 +107,7 @@ def sync_executions(
         if run is not None and run.info.lifecycle_stage == "deleted":
             outbox.drop(execution)
             account.deleted += 1
-        elif run is not None and _is_whole(execution, run.data.tags, run.info.status):
+        elif run is not None and _is_whole(execution, run):
             outbox.drop(execution)
             _add_experiments(store, run.info.run_id, run.data.tags, execution)
             account.present += 1
@@ -130,7 +138,7 @@ def sync_results(store: Store, account: Account, progress: Progress = silent) ->
                 with restore.results_of(fingerprint, None, [revision]) as folder:
                     _bring(store, account, fingerprint, revision, folder, progress)
             except TrackingError as error:
-                account.failed.append((str(revision), str(error)))
+                account.absent.append((str(revision), str(error)))
 
 
 def sync_one(store: Store, execution: Execution, folder: Path | None, progress: Progress = silent) -> str:
@@ -164,15 +172,24 @@ def add_experiment(store: Store, fingerprint: str, name: str) -> None:
 
 
 def track_restored(store: Store, folder: Path, fingerprint: str, experiment: str, progress: Progress = silent) -> bool:
-    """Results that were not trained just now: name the run that has them, or make one. True if one was made."""
+    """Results that were not trained just now: the runs that have them are made whole, or one is made.
+
+    Returns:
+        True if something was sent; False if a run has it all, which then bears the experiment's name as well.
+    """
     with restore.restoring():
-        if store.tagged(TAG_FINGERPRINT, fingerprint):
+        runs = {run.data.tags.get(TAG_EXECUTION): run for run in store.tagged(TAG_FINGERPRINT, fingerprint)}
+        own = outbox.with_fingerprint(fingerprint)
+        broken = [one for one in own if one.id not in runs or not _is_whole(one, runs[one.id])]
+        if runs and not broken:
             add_experiment(store, fingerprint, experiment)
             return False
-        execution = restore.restored_execution(folder, fingerprint)
-        outbox.add_experiment(execution, experiment)
-        with execution.lock(timeout=60):
-            sync_one(store, execution, folder, progress)
+        for execution in broken or [restore.restored_execution(folder, fingerprint)]:
+            with execution.lock(timeout=60):
+                if last_end(execution) != "finished":  # track was stopped half way the last time
+                    execution.append_event("finished")
+                sync_one(store, execution, folder, progress)
+        add_experiment(store, fingerprint, experiment)
         return True
 
 
@@ -209,10 +226,13 @@ def _tell(kind: str, what: str) -> None:
     print(json.dumps({kind: what}), flush=True)
 
 
-def _is_whole(execution: Execution, tags: dict[str, str], status: str) -> bool:
-    """Nothing of this execution is missing in its run."""
+def _is_whole(execution: Execution, run: Run) -> bool:
+    """Nothing of this execution is missing in its run; nor in one that somebody deleted."""
+    tags, status = run.data.tags, run.info.status
+    if run.info.lifecycle_stage == "deleted":
+        return True
     if tags.get(TAG_COMPLETE) == "yes":
-        return status == "FINISHED"
+        return bool(status == "FINISHED")
     return execution.ended() and status in ("FAILED", "KILLED") and outbox.fingerprint_of(execution) is None
 
 

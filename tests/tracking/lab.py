@@ -202,3 +202,9 @@ def history(store: Store, run: Run, key: str) -> list[tuple[int, float, int]]:
 def journalled(execution: Execution, key: str) -> list[tuple[int, float, int]]:
     """All points of a metric in a journal."""
     return [(e["s"], e["m"][key], e["t"]) for e in execution.entries() if key in e.get("m", {})]
+
+
+def is_open(port: int) -> bool:
+    """Somebody listens on this port of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -106,3 +106,12 @@ def test_a_server_that_is_away_is_found_out_at_once(workspace: Path, hanging_ser
     with pytest.raises(TrackingError, match="does not answer"):
         probe(hanging_server, timeout=5)
     assert time.monotonic() - started < 5
+
+
+def test_a_folder_that_no_address_can_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "what?").mkdir()
+    monkeypatch.chdir(tmp_path / "what?")
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(TrackingError, match="with '\\?' in its name"):
+        tracking_uri()
