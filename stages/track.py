@@ -14,6 +14,7 @@ from stages.tracking.tracking import current_execution, results_fingerprint, sen
 def main() -> None:
     stage = Stage("track", Params)
 
+    stage.check_inputs()
     fingerprint = results_fingerprint()
     execution = current_execution(stage.params, fingerprint)
 
@@ -23,7 +24,7 @@ def main() -> None:
     elif message:
         stage.say(message)
 
-    stage.check_inputs()
+    stage.check_inputs()  # once more, since sending takes time
     files.write_json(paths.TRACKED, {"fingerprint": fingerprint})
 
 
