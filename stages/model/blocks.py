@@ -70,13 +70,17 @@ class NotebookBlock(nn.Module):
         return drop(h1_BTD + self.norm(self.feed_forward(h_BTD))), weights_BHTT
 
 
-class PostNormBlock(nn.Module):
-    """Normalisation after each sum."""
+class _TwoNormBlock(nn.Module):
+    """What the usual blocks have in common: each sub-layer has a norm of its own."""
 
     def __init__(self, attention: CausalSelfAttention, feed_forward: FeedForward, d_model: int) -> None:
         super().__init__()
         self.attention, self.feed_forward = attention, feed_forward
         self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+
+
+class PostNormBlock(_TwoNormBlock):
+    """Normalisation after each sum."""
 
     def forward(
         self, x_BTD: Tensor, mask: Tensor, drop: Drop = keep, return_weights: bool = False
@@ -86,13 +90,8 @@ class PostNormBlock(nn.Module):
         return self.norm2(x_BTD + drop(self.feed_forward(x_BTD))), weights_BHTT
 
 
-class PreNormBlock(nn.Module):
+class PreNormBlock(_TwoNormBlock):
     """Normalisation before each sub-layer; the sum itself is never normalised."""
-
-    def __init__(self, attention: CausalSelfAttention, feed_forward: FeedForward, d_model: int) -> None:
-        super().__init__()
-        self.attention, self.feed_forward = attention, feed_forward
-        self.norm1, self.norm2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
 
     def forward(
         self, x_BTD: Tensor, mask: Tensor, drop: Drop = keep, return_weights: bool = False
