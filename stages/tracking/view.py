@@ -17,7 +17,7 @@ from stages.tracking.store import Store
 CURVES, PICTURES = "noam", "noam-pictures"  # keys of the two views
 _TAG = "mlflow.sharedViewState."
 _NAMESPACE = uuid.UUID("0b0ff2f8-6f57-4a3c-8a9e-6f1f0d9f7c11")
-_NOTE = "Language models under the Noam optimiser. `make ui` prints the links to the prepared views of these runs."
+_NOTE = "mlflow.note.content"
 
 # section → metrics drawn against the step; True: on a logarithmic axis
 _LINES = {
@@ -70,10 +70,11 @@ def refresh_view(store: Store) -> None:
     wanted = {
         _TAG + CURVES: encode(view_state(grouped=True, images=[])),
         _TAG + PICTURES: encode(view_state(grouped=False, images=_newest_images(store))),
-        "mlflow.experimentKind": "custom_model_development",  # else the page looks for traces of chats
     }
-    if "mlflow.note.content" not in tags:
-        wanted["mlflow.note.content"] = _NOTE
+    if _NOTE not in tags:  # one that the user has changed stays
+        links = view_links("", store.experiment_id).items()
+        listed = " · ".join(f"[{title}]({link.removeprefix('/')})" for title, link in links)
+        wanted[_NOTE] = f"Language models under the Noam optimiser: {listed}"
     for key, value in wanted.items():
         if tags.get(key) != value:
             store.client.set_experiment_tag(store.experiment_id, key, value)

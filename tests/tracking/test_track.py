@@ -223,7 +223,7 @@ def test_the_follower_is_stopped_before_the_rest_is_sent(store: Store, workspace
     with Journal(execution) as journal:
         journal.log(1, {"train/loss": files.read_json(paths.HISTORY)[0]["loss"]})
     with subprocess.Popen([sys.executable, "-m", "stages.tracking.follow", str(execution.folder)]) as follower:
-        wait_until(lambda: list(store.runs()), 30)
+        wait_until(lambda: list(store.runs()), 90)
         assert run_stage("stages.track").returncode == 0
-        assert follower.wait(5) == 0
+        assert follower.wait(15) == 0
     assert only_run(store).info.status == "FINISHED"

@@ -123,8 +123,10 @@ def test_the_views_are_on_the_experiment(four_runs: Store) -> None:
     assert grid[0] == ["attention/p0-L0H0", "attention/p0-L0H1", "attention/p1-L0H0", "attention/p1-L0H1"]
 
 
-def test_a_note_of_the_user_stays(store: Store) -> None:
+def test_the_page_links_to_the_views_until_the_user_writes_a_note(store: Store) -> None:
     refresh_view(store)
+    note = store.client.get_experiment(store.experiment_id).tags["mlflow.note.content"]
+    assert f"[curves by warm-up](#/experiments/{store.experiment_id}/runs?" in note
     store.client.set_experiment_tag(store.experiment_id, "mlflow.note.content", "mine")
     refresh_view(store)
     assert store.client.get_experiment(store.experiment_id).tags["mlflow.note.content"] == "mine"
