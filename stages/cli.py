@@ -89,3 +89,7 @@ def _ui(arguments: argparse.Namespace) -> int:
     from stages.tracking.server import serve
 
     return serve(arguments.port)
+
+
+if __name__ == "__main__":
+    main()
