@@ -105,6 +105,7 @@ def test_without_git_make_says_what_to_do_first(fresh: Callable[..., Project]) -
     assert "git init && git add -A && git commit" in done.stderr
 
 
+@pytest.mark.slow
 def test_second_repro_at_the_same_time_gets_dvcs_message(fresh: Callable[..., Project]) -> None:
     project = fresh(epochs=60)
     first = project.start("dvc", "repro")

@@ -36,6 +36,7 @@ def test_refused_connection_then_sync(fresh: Callable[..., Project]) -> None:
     assert "figures" in {artifact.path for artifact in project.client().list_artifacts(run.info.run_id)}
 
 
+@pytest.mark.slow  # tests/tracking has the same with less around it
 def test_hanging_server_costs_less_than_15_seconds(project: Project) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
