@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stages.params import STAGE_PARAMS
+from stages import files
+from stages.params import STAGE_PARAMS, read_params_file
 from tests.conftest import ROOT
 
 PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
@@ -73,6 +74,19 @@ def test_the_deps_of_a_stage_are_what_it_imports(name: str) -> None:
     reached = reached_by(f"stages/{name}.py")
     assert sorted(dep for dep in listed if Path(dep).suffix) == sorted(reached)
     assert len(deps) == len(set(deps))
+
+
+def test_the_committed_lock_is_of_this_code() -> None:
+    """Who changes code or a default runs the pipeline and commits what came out: dvc.lock is read as the reference."""
+    locked = yaml.safe_load((ROOT / "dvc.lock").read_text(encoding="utf-8"))["stages"]
+    for stage in STAGE_PARAMS:
+        for dep in locked[stage]["deps"]:
+            if dep["path"].startswith("stages/"):
+                assert dep["md5"] == files.md5_file(ROOT / dep["path"]), (
+                    f"{dep['path']}: run `dvc repro`, commit dvc.lock"
+                )
+        for key, value in locked[stage]["params"]["params.yaml"].items():
+            assert value == read_params_file(ROOT / "params.yaml")[key], f"{key}: run `dvc repro`, commit dvc.lock"
 
 
 def test_packages_hold_a_docstring_and_nothing_else() -> None:
