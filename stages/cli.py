@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from stages import files, paths
-from stages.errors import LabError
+from stages.errors import ArtifactError, LabError
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     sync.set_defaults(do=_sync)
 
     ui = commands.add_parser("ui", help="start MLflow's pages on this machine")
-    ui.add_argument("--port", type=_whole, default=5000, metavar="N", help="port (default: 5000)")
+    ui.add_argument("--port", type=_port, default=5000, metavar="N", help="port (default: 5000)")
     ui.set_defaults(do=_ui)
 
     arguments = parser.parse_args()
@@ -43,6 +43,12 @@ def _whole(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number ≥ 1")
     return int(text)
+
+
+def _port(text: str) -> int:
+    if (port := _whole(text)) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 to 65535")
+    return port
 
 
 def _predict(arguments: argparse.Namespace) -> int:
@@ -64,6 +70,8 @@ def _predict(arguments: argparse.Namespace) -> int:
 def _summary(_: argparse.Namespace) -> int:
     metrics = files.read_json(paths.METRICS)
     prompts = files.read_json(paths.EVALUATION / "next_words.json")
+    if not isinstance(metrics, dict) or "train" not in metrics:
+        raise ArtifactError(paths.METRICS, "not what stage evaluate writes; `dvc repro` makes it anew")
     print(f"\nmeasured on  {metrics['measured_on']}")
     for name in (name for name in paths.SPLITS if name in metrics):
         split = metrics[name]

@@ -134,7 +134,9 @@ class Execution:
         """From now on the stages of this workspace belong to this execution; one left behind was killed."""
         before = Execution.current()
         if before is not None and before.id != self.id and not before.ended():
-            before.append_event("killed", "ended without a word; the next execution found it so")
+            trained = any(event["event"] == "trained" for event in before.events())
+            how = "trained, but the later stages were never run" if trained else "ended without a word"
+            before.append_event("killed", f"{how}; the next execution found it so")
         files.write_text(_pointer(), self.id + "\n")
 
     def close(self, event: str, message: str = "") -> None:

@@ -78,6 +78,10 @@ def run(main: Callable[[], None]) -> None:
         print(f"error: stopped by {signal.Signals(number).name}", file=sys.stderr, flush=True)
         sys.exit(128 + number)
     except Exception as error:
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            _close_execution("failed", "out of memory")
+            print("error: out of memory: the model or a batch of this text is too large for it", file=sys.stderr)
+            sys.exit(1)
         _close_execution("failed", f"{type(error).__name__}: {error}")
         raise
 

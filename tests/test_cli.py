@@ -119,3 +119,21 @@ def test_it_runs_as_a_command_whatever_the_locale(trained: Lab) -> None:
     )
     assert (done.returncode, done.stderr.decode("utf-8")) == (0, "unknown to the model, read as [unk]: dragón\n")
     assert done.stdout.startswith(b"[bos] el [unk]\n")
+
+
+def test_summary_of_damaged_metrics_is_one_line(trained: Lab) -> None:
+    path = trained.folder / "reports/metrics.json"
+    whole = path.read_text(encoding="utf-8")
+    path.write_text("[]", encoding="utf-8")
+    try:
+        done = trained.command("stages.cli", "summary")
+    finally:
+        path.write_text(whole, encoding="utf-8")
+    assert done.returncode == 1
+    assert done.stderr == "error: reports/metrics.json: not what stage evaluate writes; `dvc repro` makes it anew\n"
+
+
+def test_a_port_that_cannot_be_is_refused(trained: Lab) -> None:
+    done = trained.command("stages.cli", "ui", "--port", "80000")
+    assert done.returncode == 2
+    assert "'80000': expected a number from 1 to 65535" in done.stderr

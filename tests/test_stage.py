@@ -285,3 +285,12 @@ def test_training_that_diverges_is_one_line(small_lab: Lab, epochs: int) -> None
     assert "no longer finite" in line
     assert ends() == [("failed", line.removeprefix("error: "))]
     assert not (small_lab.folder / "data/model").exists()
+
+
+def test_a_model_too_large_for_the_memory_is_one_line(small_lab: Lab) -> None:
+    small_lab.run("prepare", "vocab")
+    small_lab.set(d_model=1_000_000, n_heads=1)
+    done = small_lab.command("stages.train")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: out of memory")
+    assert "Traceback" not in done.stderr

@@ -35,6 +35,7 @@ TAG_EXECUTION, TAG_FINGERPRINT, TAG_COMPLETE = "noam.execution", "noam.fingerpri
 Progress = Callable[[str], None]
 
 _SQLITE = "sqlite:///"
+_ADDRESSES = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
 _PROBE_SECONDS = 4.0
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -164,7 +165,7 @@ def connect(*, timeout: float = 5, progress: Progress = silent) -> Store:
             ensure_database(file, progress)
         mlflow.set_tracking_uri(uri)
         client = mlflow.MlflowClient(tracking_uri=uri)
-        notes: list[str] = []
+        notes = mend_moved(file) if file is not None else []
         experiment_id = _experiment(client, uri, notes)
     progress("connected")
     return Store(client, uri, experiment_id, notes)
@@ -210,6 +211,29 @@ def ensure_database(file: Path, progress: Progress = silent) -> None:
         finally:
             for rest in file.parent.glob(f"{beside.name}*"):
                 rest.unlink(missing_ok=True)
+
+
+def mend_moved(file: Path) -> list[str]:
+    """Point the store of a project that was moved or copied at its own artifacts, which came along.
+
+    MLflow keeps absolute addresses. Without this, old runs would lose their pictures and new ones would be written to
+    the former folder. Returns a note for the user if something was mended.
+    """
+    root = artifact_root()
+    if file != paths.main_root() / "mlflow.db" or not root.is_dir():
+        return []
+    with waiting_lock("experiment"), closing(sqlite3.connect(file, timeout=5)) as database:
+        query = "SELECT artifact_location FROM experiments WHERE name = ?"
+        found = database.execute(query, (EXPERIMENT,)).fetchone()
+        before, now = str(found[0]) if found else "", root.as_uri()
+        if before == now or not (before.startswith("file:") and before.endswith(f"/{root.name}")):
+            return []
+        with database:
+            for table, column in _ADDRESSES:
+                change = f"UPDATE {table} SET {column} = :now || substr({column}, length(:before) + 1)"
+                inside = f"{column} = :before OR substr({column}, 1, length(:before) + 1) = :before || '/'"
+                database.execute(f"{change} WHERE {inside}", {"before": before, "now": now})
+    return [f"the project was moved or copied; its runs' artifacts are found in {root} again"]
 
 
 @contextmanager

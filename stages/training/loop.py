@@ -77,7 +77,7 @@ def train(
         if not math.isfinite(result.loss):
             raise TrainingError(
                 f"after update {optimizer.updates}: {validation_split} loss {result.loss}, no longer finite; "
-                "lower factor or lr, raise warmup, or set clip"
+                "lower factor, lr or decay, raise warmup, or set clip"
             )
         return Validation(optimizer.updates, epoch, validation_split, result.loss, result.perplexity, result.accuracy)
 
@@ -92,7 +92,7 @@ def train(
             if not (math.isfinite(loss_value) and math.isfinite(norm_value)):
                 raise TrainingError(
                     f"update {step}: loss {loss_value}, gradient norm {norm_value}, no longer finite at rate "
-                    f"{optimizer.rate(step):.3g}; lower factor or lr, raise warmup, or set clip"
+                    f"{optimizer.rate(step):.3g}; lower factor, lr or decay, raise warmup, or set clip"
                 )
             if settings.clip:
                 torch.nn.utils.clip_grads_with_norm_(weights, settings.clip, norm)

@@ -52,6 +52,28 @@ def test_everything_lies_in_the_main_workspace(
     assert not (workspace / "mlruns").exists()
 
 
+def test_a_moved_project_finds_its_artifacts_and_writes_to_its_own_folder(
+    store: Store, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store.client.create_run(store.experiment_id)
+    store.client.log_text(run.info.run_id, "ñ", "note.txt")
+    moved = workspace.with_name("moved 100% away")
+    monkeypatch.chdir(workspace.parent)
+    workspace.rename(moved)
+    monkeypatch.chdir(moved)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # MLflow leaves the address of the first store there
+
+    again = connect()
+    assert any("moved or copied" in note for note in again.notes)
+    assert connect().notes == []
+    old = again.client.get_run(run.info.run_id)
+    assert old.info.artifact_uri == (moved / "mlartifacts" / run.info.run_id / "artifacts").as_uri()
+    assert [one.path for one in again.client.list_artifacts(run.info.run_id)] == ["note.txt"]
+    new = again.client.create_run(again.experiment_id)
+    again.client.log_text(new.info.run_id, "ñ", "note.txt")
+    assert not workspace.exists()
+
+
 def test_a_relative_database_is_one_of_the_main_workspace(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///other/runs.db")
     (workspace / "data/model").mkdir(exist_ok=True)

@@ -159,7 +159,7 @@ def test_a_run_that_diverges_names_the_update(run: Run, epochs: int) -> None:
     with pytest.raises(TrainingError, match="no longer finite") as caught:
         run(**wild, epochs=epochs)
     assert re.match(r"(after )?update \d+: ", str(caught.value))
-    assert "lower factor or lr" in str(caught.value)
+    assert "lower factor, lr or decay" in str(caught.value)
 
 
 def test_updates_are_counted_before_the_run() -> None:
