@@ -6,7 +6,8 @@ LabError                 one line on stderr, exit code 1, no traceback
 ├── ArtifactError        an output of an earlier stage that is missing or damaged
 ├── ChangedInputError    params, code or data edited while a stage ran
 ├── RepositoryError      a state of git in which DVC would lose results
-├── TrainingError        the optimisation itself failed (a loss that is not finite)
+├── CheckpointError      a checkpoint that cannot be written or read
+├── TrainingError        a replica died
 └── TrackingError        MLflow could not be reached or refused
 """
 
@@ -59,8 +60,15 @@ class RepositoryError(LabError):
     """A state of the git repository in which results would be lost."""
 
 
+class CheckpointError(LabError):
+    """A checkpoint that cannot be written, or that is damaged or foreign."""
+
+    def __init__(self, path: Path | str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+
+
 class TrainingError(LabError):
-    """The optimisation failed."""
+    """Training could not be brought to its end."""
 
 
 class TrackingError(LabError):

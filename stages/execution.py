@@ -12,6 +12,8 @@ Under `.runstate/` of the main workspace, never tracked by DVC or git:
                                        {"event": "trained", "t": …}                  training is over
                                        {"event": "failed" | "killed", "t": …, "message": "…"}
                                        {"event": "finished", "t": …}                 all stages are done
+                                       {"event": "resumed", "t": …}                  it goes on after a bad end
+    executions/<id>/replicas.json    of an execution with several replicas: the ids of theirs, each an execution itself
     open/<key>                       id of the execution that is under way in one workspace (key: digest of its path)
 
 `s` is the number of optimiser updates done, `t` the time in milliseconds since 1970, UTC.
@@ -40,6 +42,7 @@ from stages import files, paths
 
 _SHELLS = {"sh", "bash", "dash", "zsh", "fish", "ksh"}
 _FLUSH_SECONDS = 0.5
+ENDS = ("failed", "killed", "finished")
 
 
 class Process(BaseModel):
@@ -77,6 +80,8 @@ class ExecutionRecord(BaseModel):
     workspace: str  # folder of the experiment
     trainer: Process
     owner: Process  # the `dvc` that runs the stages
+    parent: str = ""  # of a replica: id of the execution of all of them
+    environment: dict[str, str] = {}  # what it computes with: versions, processor, numerics
 
 
 class Execution:
@@ -92,7 +97,15 @@ class Execution:
         return ExecutionRecord.model_validate_json((self.folder / "execution.json").read_text(encoding="utf-8"))
 
     @classmethod
-    def create(cls, kind: str, params: Mapping[str, Any], *, started: int | None = None) -> Execution:
+    def create(
+        cls,
+        kind: str,
+        params: Mapping[str, Any],
+        *,
+        started: int | None = None,
+        parent: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> Execution:
         """A new execution of this workspace, with its record written and no journal yet."""
         now = datetime.now(UTC)
         identity = f"{now:%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
@@ -109,11 +122,41 @@ class Execution:
             host=host_kind(),
             workspace=str(Path.cwd().resolve()),
             trainer=Process.of(psutil.Process()),
-            owner=Process.of(_owner()),
+            owner=_owner_of(parent),
+            parent=parent,
+            environment=dict(environment or {}),
         )
         execution = cls(paths.run_state() / "executions" / identity)
-        files.write_text(execution.folder / "execution.json", record.model_dump_json(indent=1) + "\n")
+        execution._write(record)
         return execution
+
+    def resume(self, parent: str = "") -> None:
+        """This process goes on with an execution that another one began."""
+        update = {
+            "trainer": Process.of(psutil.Process()),
+            "owner": _owner_of(parent),
+            "experiment": os.environ.get("DVC_EXP_NAME", "") or self.record.experiment,
+            "workspace": str(Path.cwd().resolve()),
+            "parent": parent,
+        }
+        self._write(self.record.model_copy(update=update))
+        self.append_event("resumed")
+
+    def _write(self, record: ExecutionRecord) -> None:
+        files.write_text(self.folder / "execution.json", record.model_dump_json(indent=1) + "\n")
+
+    def replicas(self) -> list[Execution]:
+        """The executions of its replicas, in the order of their seeds; none where there is only one run."""
+        listed = self.folder / "replicas.json"
+        found = [Execution.find(identity) for identity in files.read_json(listed)] if listed.is_file() else []
+        return [one for one in found if one is not None]
+
+    def add_replica(self, replica: Execution) -> None:
+        """To be called by one process alone."""
+        listed = self.folder / "replicas.json"
+        known = files.read_json(listed) if listed.is_file() else []
+        if replica.id not in known:
+            files.write_json(listed, [*known, replica.id])
 
     @classmethod
     def all(cls) -> list[Execution]:
@@ -122,13 +165,16 @@ class Execution:
         return [cls(path.parent) for path in found]
 
     @classmethod
+    def find(cls, identity: str) -> Execution | None:
+        """The execution of that id, if its record is still there."""
+        execution = cls(paths.run_state() / "executions" / identity)
+        return execution if identity and (execution.folder / "execution.json").is_file() else None
+
+    @classmethod
     def current(cls) -> Execution | None:
         """The execution that is under way in this workspace, if there is one."""
         pointer = _pointer()
-        if not pointer.is_file():
-            return None
-        execution = cls(paths.run_state() / "executions" / pointer.read_text(encoding="utf-8").strip())
-        return execution if (execution.folder / "execution.json").is_file() else None
+        return cls.find(pointer.read_text(encoding="utf-8").strip()) if pointer.is_file() else None
 
     def make_current(self) -> None:
         """From now on the stages of this workspace belong to this execution; one left behind was killed."""
@@ -149,8 +195,11 @@ class Execution:
         entry: dict[str, Any] = {"event": event, "t": milliseconds()}
         if message:
             entry["message"] = message
-        with open(self.journal_path, "a", encoding="utf-8") as journal:
-            journal.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        with open(self.journal_path, "a+b") as journal:
+            end = journal.seek(0, os.SEEK_END)
+            journal.seek(max(0, end - 1))
+            cut = end > 0 and journal.read(1) != b"\n"  # by a crash, in the middle of a line
+            journal.write(b"\n" * cut + json.dumps(entry, ensure_ascii=False).encode("utf-8") + b"\n")
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """The journal's entries in order; a last line cut short by a crash is left out."""
@@ -166,11 +215,23 @@ class Execution:
                     continue
 
     def events(self) -> list[dict[str, Any]]:
-        return [entry for entry in self.entries() if "event" in entry]
+        """What happened since it began, or since it was resumed."""
+        found: list[dict[str, Any]] = []
+        for entry in self.entries():
+            if entry.get("event") == "resumed":
+                found.clear()
+            elif "event" in entry:
+                found.append(entry)
+        return found
+
+    def end(self) -> dict[str, Any] | None:
+        """How it ended: the last such event, or None while it goes on."""
+        ends = [entry for entry in self.events() if entry["event"] in ENDS]
+        return ends[-1] if ends else None
 
     def ended(self) -> bool:
         """Its end is in the journal."""
-        return any(entry["event"] in ("failed", "killed", "finished") for entry in self.events())
+        return self.end() is not None
 
     def alive(self) -> bool:
         """Something still works on it: the training process, or the `dvc` that will run the later stages."""
@@ -188,25 +249,52 @@ class Execution:
 
 
 class Journal:
-    """Appends metrics to an execution's journal, at most two flushes a second."""
+    """Appends metrics to an execution's journal, at most two flushes a second.
 
-    def __init__(self, execution: Execution) -> None:
-        self._file = open(execution.journal_path, "a", encoding="utf-8")  # noqa: SIM115 (lives as long as training)
+    A resumed run computes again what it did after its last checkpoint. The journal may have it already; since a run
+    always logs the same lines, those that are there are left out, and each step is in it once.
+
+    Args:
+        execution: whose journal.
+        lines: metric lines logged up to the checkpoint from which the run goes on.
+    """
+
+    def __init__(self, execution: Execution, lines: int = 0) -> None:
+        path = execution.journal_path
+        _cut_to_whole_lines(path)
+        self.lines = lines
+        self._known = max(lines, sum("m" in entry for entry in execution.entries()))
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (lives as long as training)
         self._flushed = time.monotonic()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Metrics measured after `step` updates; values that are not finite are for the caller to leave out."""
+        self.lines += 1
+        if self.lines <= self._known:
+            return
         self._file.write(json.dumps({"s": step, "t": milliseconds(), "m": dict(metrics)}) + "\n")
         now = time.monotonic()
         if now - self._flushed > _FLUSH_SECONDS:
             self._file.flush()
             self._flushed = now
 
+    def sync(self) -> None:
+        """Onto the disk with what was logged: a checkpoint is about to count on it."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+
+def _cut_to_whole_lines(path: Path) -> None:
+    """Remove a last line that a crash cut short."""
+    if path.is_file() and not (content := path.read_bytes()).endswith(b"\n"):
+        with open(path, "r+b") as journal:
+            journal.truncate(content.rfind(b"\n") + 1)
 
 
 def start_follower(execution: Execution) -> None:
@@ -261,6 +349,12 @@ def _git(*arguments: str) -> str | None:
 def _pointer() -> Path:
     key = hashlib.sha256(str(Path.cwd().resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return paths.run_state() / "open" / key
+
+
+def _owner_of(parent: str) -> Process:
+    """Of a replica the owner of its parent, which started it."""
+    execution = Execution.find(parent)
+    return execution.record.owner if execution is not None else Process.of(_owner())
 
 
 def _owner() -> psutil.Process:

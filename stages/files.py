@@ -25,6 +25,25 @@ def write_bytes(path: Path, content: bytes) -> None:
     beside.replace(path)
 
 
+def replace_durably(beside: Path, target: Path) -> None:
+    """Put a file that was written beside `target` into its place, and onto the disk with it."""
+    with open(beside, "rb") as file:
+        os.fsync(file.fileno())
+    beside.replace(target)
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name as well
+    finally:
+        os.close(folder)
+
+
+def as_usual(path: Path) -> None:
+    """Give a file the permissions of any new one (safetensors makes its files private)."""
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)
+
+
 def write_text(path: Path, content: str) -> None:
     """UTF-8 with `\\n`, whatever the locale says."""
     write_bytes(path, content.encode("utf-8"))

@@ -87,13 +87,16 @@ class VocabParams(CaseParams):
     max_vocab: Whole = Field(0, ge=0, description="at most this many words, the most frequent ones; 0 for no limit")
 
 
-class ThreadParams(Settings):
+class ArithmeticParams(Settings):
     """What both stages that compute with torch read."""
 
-    threads: Whole = Field(1, ge=1, le=256, description="threads for the arithmetic")
+    numerics: Literal["portable", "native"] = Field(
+        "portable", description="portable: the same bytes on other x86-64 machines with AVX2; native: all speed"
+    )
+    threads: Whole = Field(1, ge=1, le=256, description="shards or batches computed at once; no result depends on it")
 
 
-class TrainParams(ThreadParams):
+class TrainParams(ArithmeticParams):
     """What `train` reads."""
 
     d_model: Whole = Field(128, ge=2, description="width of the model, an even number")
@@ -131,12 +134,26 @@ class TrainParams(ThreadParams):
     decay: Real = Field(0.0, ge=0, description="weight decay")
     clip: Real = Field(0.0, ge=0, description="largest norm of the gradient; 0 for no clipping")
     epochs: Whole = Field(300, ge=1, description="passes over the training text")
-    batch_size: Whole = Field(1, ge=1, description="sentences an update")
+    max_updates: Whole = Field(0, ge=0, description="end after this many updates, if epochs has not; 0 for no limit")
+    batches: Literal["shuffled", "bucketed", "packed"] = Field(
+        "shuffled",
+        description="sentences in any order, sentences of like length together, or windows of `context` tokens",
+    )
+    context: Whole = Field(64, ge=1, description="tokens of a window (batches: packed)")
+    batch_size: Whole = Field(1, ge=1, description="sentences or windows a batch")
+    accumulate: Whole = Field(1, ge=1, description="batches an update, for batches larger than memory")
+    shards: Whole = Field(1, ge=1, le=256, description="parts of a batch, each computed by one thread")
+    compile: bool = Field(False, strict=True, description="compile the model (batches: packed, numerics: native)")
     eval_every: Whole = Field(10, ge=1, description="epochs between two measurements without dropout")
+    eval_tokens: Whole = Field(100_000, ge=1, description="tokens of such a measurement, at most")
+    checkpoint_every: Whole = Field(500, ge=0, description="updates between two checkpoints; 0: only when stopped")
+    resume: bool = Field(True, strict=True, description="go on from the checkpoint of an interrupted run")
     seed: Whole = Field(0, ge=0, lt=2**32, description="initial weights, order of the sentences, dropout")
+    replicas: Whole = Field(1, ge=1, le=1000, description="runs that differ in the seed alone: seed, seed + 1, …")
+    workers: Whole = Field(0, ge=0, le=256, description="replicas trained at once; 0 for one a core")
 
 
-class EvaluateParams(ThreadParams):
+class EvaluateParams(ArithmeticParams):
     """What `evaluate` reads."""
 
     prompts: list[Text] = Field(
@@ -166,6 +183,9 @@ STAGE_PARAMS: dict[str, type[Settings]] = {
     "plots": PlotsParams,
     "track": Params,
 }
+
+# What has no part in the result of a training run: how it is carried out, and how many others there are.
+WITHOUT_EFFECT = {"threads", "workers", "replicas", "checkpoint_every", "resume"}
 
 P = TypeVar("P", bound=Settings)
 
@@ -242,6 +262,14 @@ def _conflicts(params: Params) -> list[tuple[str, str]]:
     if params.heads == "split" and params.d_model % params.n_heads:
         rule = f"with heads: split, a divisor of d_model = {params.d_model}"
         found.append(("n_heads", f" = {params.n_heads}: expected, {rule}"))
+    if params.compile and params.batches != "packed":
+        found.append(("compile", " = true: expected false unless batches: packed (each length would be compiled)"))
+    if params.compile and params.numerics != "native":
+        found.append(("compile", " = true: expected false unless numerics: native (the compiler chooses instructions)"))
+    if params.shards > params.batch_size:
+        found.append(("shards", f" = {params.shards}: expected at most batch_size = {params.batch_size}"))
+    if params.seed + params.replicas > 2**32:
+        found.append(("replicas", f" = {params.replicas}: expected seeds below 2^32 (seed = {params.seed})"))
     if params.valid_fraction + params.test_fraction >= 1:
         rule = f"less than 1 together with test_fraction = {params.test_fraction:g}"
         found.append(("valid_fraction", f" = {params.valid_fraction:g}: expected {rule}"))

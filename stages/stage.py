@@ -19,7 +19,7 @@ import yaml
 from stages import files, paths
 from stages.errors import ArtifactError, ChangedInputError, LabError, ParamError, RepositoryError
 from stages.execution import Execution, start_follower
-from stages.params import STAGE_PARAMS, P, load_params, read_params_file
+from stages.params import STAGE_PARAMS, P, Params, load_params, read_params_file
 
 _HASHED_BYTES = 16 * 2**20  # larger inputs are compared by size and time of change
 
@@ -36,7 +36,8 @@ class Stage(Generic[P]):
         if STAGE_PARAMS[name] is not kind:
             raise TypeError(f"stage {name} reads {STAGE_PARAMS[name].__name__}, not {kind.__name__}")
         self.name = name
-        self.params: P = load_params(kind)
+        self.everything: Params = load_params(Params)  # checked as a whole, and for the record
+        self.params: P = kind.model_validate({key: getattr(self.everything, key) for key in kind.model_fields})
         check_repository()
         self._inputs = _inputs(name)
 
@@ -54,6 +55,14 @@ class Stage(Generic[P]):
         changed = sorted(name for name in names if self._inputs.get(name) != now.get(name))
         if changed:
             raise ChangedInputError(self.name, changed)
+
+    def digests(self) -> dict[str, str]:
+        """MD5 of every file of code and data that the stage depends on, by path."""
+        return {
+            path.as_posix(): files.md5_file(path)
+            for dep in stage_deps(self.name, read_params_file())
+            for path in _files(dep)
+        }
 
     def say(self, line: str) -> None:
         """One plain line on the terminal."""
@@ -117,10 +126,13 @@ def _inputs(name: str) -> dict[str, Any]:
     for dep in stage_deps(name, raw):
         if not dep.exists():
             raise ArtifactError(dep, f"not there, yet stage {name} reads it")
-        for path in sorted(dep.rglob("*")) if dep.is_dir() else [dep]:
-            if path.is_file():
-                found[path.as_posix()] = _signature(path)
+        found |= {path.as_posix(): _signature(path) for path in _files(dep)}
     return found
+
+
+def _files(dep: Path) -> list[Path]:
+    """A file, or all files of a folder."""
+    return [path for path in sorted(dep.rglob("*")) if path.is_file()] if dep.is_dir() else [dep]
 
 
 def stage_deps(name: str, raw_params: dict[str, Any]) -> list[Path]:

@@ -1,80 +1,64 @@
-"""Ids and parameters → a trained model and the history of its training.
+"""Ids and parameters → a trained model, or one a seed, and the history of the training.
 
 Run by `dvc repro`; by hand: `python -m stages.train`.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
-from stages import files, paths
-from stages.execution import Execution, Journal, start_follower
-from stages.model.language_model import LanguageModel, LanguageModelConfig, initialise
-from stages.model.storage import save_model
-from stages.optim.registry import make_optimizer
-from stages.params import Params, TrainParams, load_params
+from stages import files, numerics, paths
+from stages.execution import Execution, start_follower
+from stages.model.storage import save_weights
+from stages.params import WITHOUT_EFFECT, TrainParams
 from stages.stage import Stage, run
 from stages.text.vocabulary import Vocabulary
-from stages.training.batches import Sentences
-from stages.training.loop import Update, count_updates, train
-from stages.training.randomness import generator
-from stages.training.series import JournalSeries
+from stages.training.batches import Epochs, Sentences
+from stages.training.checkpoint import Checkpoint, discard, exists, left_behind
+from stages.training.history import rows_of
+from stages.training.records import Divergence, Record, Update, Validation, count_updates
+from stages.training.replicas import GroupListener, run_tasks
+from stages.training.runs import Listener, Outcome, Stop, Task, run_task
+from stages.training.session import model_config
 
 
 def main() -> None:
     stage = Stage("train", TrainParams)
     params = stage.params
-    torch.set_num_threads(params.threads)
+    numerics.set_numerics(params.numerics)
 
-    vocab = paths.VOCAB / "vocab.json"
-    vocabulary = Vocabulary.load(vocab)
+    vocabulary = Vocabulary.load(paths.VOCAB / "vocab.json")
     splits = {name: Sentences.load(paths.VOCAB / f"{name}.npy") for name in paths.SPLITS}
-    updates = count_updates(len(splits["train"]), params)
+    epochs = Epochs(splits["train"], params.batches, params.batch_size, params.context)
+    updates = count_updates(epochs.per_epoch, params)
     advise(stage, updates)
 
-    model = LanguageModel(model_config(params, len(vocabulary)))
-    initialise(model, generator(params.seed, "init"))
-    optimizer = make_optimizer(model.parameters(), params)
-
-    execution = Execution.create("trained", load_params(Params).model_dump())
-    execution.make_current()
-    start_follower(execution)
-    history: list[dict[str, Any]] = []
-    validations: list[dict[str, Any]] = []
-    with Journal(execution) as journal, tqdm(total=updates, unit="update", disable=None) as bar:
-        series = JournalSeries(journal, updates)
-        for record in train(model, optimizer, splits, params):
-            if isinstance(record, Update):
-                history.append(asdict(record))
-                series.update(record)
-                bar.update()
-            else:
-                validations.append(asdict(record))
-                series.validation(record)
-                report(stage, validations, updates, bar)
+    tasks = tasks_of(stage, len(vocabulary))
+    mention_what_is_left(stage, tasks)
+    tqdm.monitor_interval = 0  # its thread and the forks of replicas do not go together
+    with Stop() as stop, tqdm(total=updates * len(tasks), unit="update", disable=None) as bar:
+        train = train_one if len(tasks) == 1 else train_replicas
+        execution, kept, outcomes = train(tasks, splits, stop, Progress(stage, bar))
 
     stage.check_inputs()
-    about = {
-        "training": params.model_dump(),
-        "vocab_md5": files.md5_file(vocab),
-        "updates": updates,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-    }
+    vocab_md5 = files.md5_file(paths.VOCAB / "vocab.json")
     with files.replacing_folder(paths.MODEL) as folder:
-        save_model(model, folder, about)
-    files.write_records(paths.HISTORY, history)
-    files.write_records(paths.VALIDATION, validations)
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            own = replica_folder(folder, task)
+            save_outcome(outcome, task, folder if task is tasks[0] else own, vocab_md5)
+            if len(tasks) > 1:
+                files.write_records(own / paths.HISTORY.name, rows_of([outcome.updates]))
+                files.write_records(own / paths.VALIDATION.name, rows_of([outcome.validations]))
+    files.write_records(paths.HISTORY, rows_of([outcome.updates for outcome in outcomes]))
+    files.write_records(paths.VALIDATION, rows_of([outcome.validations for outcome in outcomes]))
     execution.append_event("trained")
-
-
-def model_config(params: TrainParams, vocab_size: int) -> LanguageModelConfig:
-    """The part of the parameters that shapes the model."""
-    shape = params.model_dump(include=LanguageModelConfig.model_fields.keys() - {"vocab_size"})
-    return LanguageModelConfig(vocab_size=vocab_size, **shape)
+    for folder in kept:
+        discard(folder)
 
 
 def advise(stage: Stage[TrainParams], updates: int) -> None:
@@ -85,16 +69,137 @@ def advise(stage: Stage[TrainParams], updates: int) -> None:
             f"warmup = {params.warmup} ≥ {updates} updates: the rate is still rising when training ends and never "
             "reaches its peak"
         )
+    if params.batches != "packed" and params.context != TrainParams.model_fields["context"].default:
+        stage.warn(f"context = {params.context} has no effect with batches: {params.batches}")
+    if params.replicas == 1 and params.threads > params.shards:
+        stage.warn(f"threads = {params.threads}: only {params.shards} used, since a thread computes a shard (`shards`)")
 
 
-def report(stage: Stage[TrainParams], validations: list[dict[str, Any]], updates: int, bar: tqdm[Any]) -> None:
-    """The newest validation on the terminal: beside the progress bar, or as about ten plain lines in all."""
-    newest, before = validations[-1], validations[-2]["step"] if len(validations) > 1 else -1
-    loss = f"{newest['split']} loss {newest['loss']:.4f}"
-    if not bar.disable:
-        bar.set_postfix_str(loss)
-    elif newest["step"] * 10 // updates > before * 10 // updates:
-        stage.say(f"update {newest['step']} of {updates}, {loss} nats/token")
+def tasks_of(stage: Stage[TrainParams], vocab_size: int) -> list[Task]:
+    """A run for each seed, with all that its weights depend on: one with other inputs starts anew."""
+    environment = numerics.describe(stage.params.numerics)
+    settled = {f"params.yaml ({key})": value for key, value in stage.params.model_dump(exclude=WITHOUT_EFFECT).items()}
+    inputs = settled | stage.digests() | {"torch": environment["torch"]}
+    tasks = []
+    for seed in range(stage.params.seed, stage.params.seed + stage.params.replicas):
+        settings = stage.params.model_copy(update={"seed": seed, "replicas": 1})
+        everything = stage.everything.model_dump() | {"seed": seed}
+        tasks.append(Task(settings, inputs | {"params.yaml (seed)": seed}, vocab_size, everything, environment))
+    return tasks
+
+
+def mention_what_is_left(stage: Stage[TrainParams], tasks: Sequence[Task]) -> None:
+    """Say why an interrupted run of this workspace is not gone on with."""
+    left = left_behind(tasks[0].inputs)
+    if left is not None and not any(exists(task.inputs) for task in tasks):
+        step, changed = left
+        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+        stage.say(
+            f"starts anew: the run interrupted after update {step} differs in {', '.join(changed[:5])}{more} "
+            "(`noam doctor` lists it)"
+        )
+
+
+class Progress(Listener, GroupListener):
+    """What the terminal shows of one run or of several: a bar, or about ten plain lines in all."""
+
+    def __init__(self, stage: Stage[TrainParams], bar: tqdm[Any]) -> None:
+        self._stage, self._bar = stage, bar
+        self._done, self._shown = 0, -1
+        self.execution: Execution | None = None  # of all replicas, or of the one run
+
+    def started(self, execution: Execution, step: int) -> None:
+        self.execution = execution
+        execution.make_current()
+        start_follower(execution)
+        self._resumed("", step)
+
+    def began(self, i: int, execution: str, step: int) -> None:
+        replica = Execution.find(execution)
+        if self.execution is not None and replica is not None:
+            self.execution.add_replica(replica)
+        self._resumed(f"seed {self._stage.params.seed + i} ", step)
+
+    def record(self, record: Record) -> None:
+        if isinstance(record, Update):
+            self._advance(1)
+        elif isinstance(record, Validation):
+            self._tell(f"{record.split} loss {record.loss:.4f} nats/token")
+        else:
+            self._stage.warn(str(record))
+
+    def progress(self, updates: int) -> None:
+        self._advance(updates)
+        self._tell("")
+
+    def diverged(self, i: int, divergence: Divergence) -> None:
+        self._stage.warn(f"seed {self._stage.params.seed + i} {divergence}")
+
+    def failed(self, i: int, problem: str) -> None:
+        self._stage.warn(f"seed {self._stage.params.seed + i} failed: {problem}")
+
+    def _resumed(self, who: str, step: int) -> None:
+        if step:
+            self._stage.say(f"{who}goes on after update {step} of an interrupted run")
+            self._advance(step)
+
+    def _advance(self, updates: int) -> None:
+        self._done += updates
+        self._bar.update(updates)  # which counts on a terminal only
+
+    def _tell(self, what: str) -> None:
+        total = int(self._bar.total or 1)
+        if not self._bar.disable:
+            self._bar.set_postfix_str(what)
+        elif self._done * 10 // total > self._shown:
+            self._shown = self._done * 10 // total
+            self._stage.say(f"update {self._done} of {total}" + (f", {what}" if what else ""))
+
+
+Trained = tuple[Execution, list[Path], list[Outcome]]
+
+
+def train_one(tasks: Sequence[Task], splits: Mapping[str, Sentences], stop: Stop, progress: Progress) -> Trained:
+    """One run, in this process: its execution, the folder of its checkpoint, and what came of it."""
+    checkpoint = run_task(tasks[0], splits, stop, progress)
+    assert progress.execution is not None  # noqa: S101 (for the type checker: it was started)
+    return progress.execution, [checkpoint.folder], [Outcome.read(checkpoint.folder, tasks[0].inputs)]
+
+
+def train_replicas(tasks: Sequence[Task], splits: Mapping[str, Sentences], stop: Stop, progress: Progress) -> Trained:
+    """A process a seed, under one execution that goes on as well when it is interrupted."""
+    group = Checkpoint(tasks[0].inputs | {"replicas": len(tasks)})
+    execution = Execution.find(group.execution()) if tasks[0].settings.resume else None
+    if execution is None:
+        params = tasks[0].params
+        execution = Execution.create("trained", params, environment=tasks[0].environment)
+        group.claim(execution.id)
+    else:
+        execution.resume()
+    progress.started(execution, 0)
+    tasks = [replace(task, parent=execution.id) for task in tasks]
+    found = run_tasks(tasks, splits, tasks[0].settings.workers, stop, progress)
+    return execution, [group.folder, *(folder for folder, _ in found)], [outcome for _, outcome in found]
+
+
+def replica_folder(folder: Path, task: Task) -> Path:
+    """Of the seed of a replica, below the folder of the model; the first replica is the model."""
+    return folder / "replicas" / str(task.settings.seed)
+
+
+def save_outcome(outcome: Outcome, task: Task, folder: Path, vocab_md5: str) -> None:
+    """The model as any stage loads it, with what it was trained with."""
+    about: dict[str, Any] = {
+        "training": task.settings.model_dump(exclude=WITHOUT_EFFECT),
+        "vocab_md5": vocab_md5,
+        "updates": len(outcome.updates),
+        "parameters": sum(weight.numel() for weight in outcome.weights.values()),
+    }
+    if outcome.divergence is not None:
+        about["diverged_at"] = outcome.divergence.step
+        about["last_finite"] = asdict(outcome.validations[-1]) if outcome.validations else None
+    folder.mkdir(parents=True, exist_ok=True)
+    save_weights(outcome.weights, model_config(task.settings, task.vocab_size), folder, about)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+_SHORT = 128  # positions up to which two batched products and a softmax are faster than the fused kernel
+
 
 def causal_mask(length: int) -> Tensor:
     """What is added to the scores, of shape [T, T]: 0 up to the diagonal, -inf above it."""
@@ -48,19 +50,28 @@ class CausalSelfAttention(nn.Module):
         Args:
             x_BTD: input.
             mask: added to the scores, [T, T] or [B, 1, T, T].
-            return_weights: give the weights too; the fast path never computes them.
+            return_weights: give the weights too.
 
         Returns:
             The output [B, T, D], and the weights [B, H, T, T] or None.
         """
         B, T, _ = x_BTD.shape
-        q_BHTK, k_BHTK, v_BHTK = self.qkv(x_BTD).view(B, T, 3, self.n_heads, self.head_width).permute(2, 0, 3, 1, 4)
-        weights_BHTT = None
-        if return_weights:
-            scores_BHTT = q_BHTK @ k_BHTK.transpose(2, 3) * self.head_width**-0.5 + mask
-            weights_BHTT = scores_BHTT.softmax(dim=3)
-            y_BHTK = weights_BHTT @ v_BHTK
-        else:
-            y_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHTK, v_BHTK, attn_mask=mask)
-        y_BTHK = y_BHTK.transpose(1, 2).reshape(B, T, self.n_heads * self.head_width)
-        return self.out(y_BTHK), weights_BHTT
+        qkv_3BHTK = self.qkv(x_BTD).view(B, T, 3, self.n_heads, self.head_width).permute(2, 0, 3, 1, 4)
+        if T > _SHORT and not return_weights:
+            causal = mask.dim() == 2  # then the kernel skips what it would mask
+            q_BHTK, k_BHTK, v_BHTK = qkv_3BHTK
+            y_BHTK = F.scaled_dot_product_attention(
+                q_BHTK, k_BHTK, v_BHTK, attn_mask=None if causal else mask, is_causal=causal
+            )
+            return self._merge(y_BHTK), None
+        q_NTK, k_NTK, v_NTK = qkv_3BHTK.reshape(3, B * self.n_heads, T, self.head_width).unbind(0)  # N = B · H
+        if mask.dim() > 2:
+            mask = mask.expand(B, self.n_heads, T, T).reshape(-1, T, T)
+        weights_NTT = torch.baddbmm(mask, q_NTK, k_NTK.transpose(1, 2), alpha=self.head_width**-0.5).softmax(dim=2)
+        y_BHTK = torch.bmm(weights_NTT, v_NTK).view(B, self.n_heads, T, self.head_width)
+        return self._merge(y_BHTK), weights_NTT.view(B, self.n_heads, T, T) if return_weights else None
+
+    def _merge(self, y_BHTK: Tensor) -> Tensor:
+        """The heads side by side, projected back to D."""
+        output_BTD: Tensor = self.out(y_BHTK.transpose(1, 2).flatten(2))
+        return output_BTD

@@ -72,6 +72,7 @@ class LanguageModel(nn.Module):
         self.output = nn.Linear(d, config.vocab_size)
         if config.tied_output:
             self.output.weight = self.embedding.weight
+        self.dropouts = 1 + 2 * config.layers  # times that `forward` drops, each time at the shape [B, T, D]
         self._tables = (torch.empty(0, d), torch.empty(0, 0))
 
     def forward(
@@ -92,7 +93,7 @@ class LanguageModel(nn.Module):
         if real_BT is not None:
             mask = attention_mask(real_BT)
             positions_TD = positions_TD[(real_BT.cumsum(dim=1) - 1).clamp(min=0)]  # now of shape [B, T, D]
-        x_BTD = drop(self.embedding(ids_BT) * math.sqrt(self.config.d_model) + positions_TD)
+        x_BTD = drop(torch.add(positions_TD, self.embedding(ids_BT), alpha=math.sqrt(self.config.d_model)))
         weights = []
         for block in self.blocks:
             x_BTD, weights_BHTT = block(x_BTD, mask, drop, return_weights)
@@ -129,12 +130,14 @@ def initialise(model: LanguageModel, generator: torch.Generator) -> None:
                     module.bias.uniform_(-bound, bound, generator=generator)
 
 
-def language_model_loss(logits_BTV: Tensor, targets_BT: Tensor, kind: str, ignore: int) -> Tensor:
-    """Mean loss in nats over the targets that are not `ignore`.
+def language_model_loss(
+    logits_BTV: Tensor, targets_BT: Tensor, kind: str, ignore: int, reduction: str = "mean"
+) -> Tensor:
+    """Mean (or `reduction='sum'`) of the loss in nats over the targets that are not `ignore`.
 
     `cross_entropy` takes logits, as it should. `notebook` applies a softmax first, so that the cross-entropy is one of
     probabilities taken for logits: with V words it cannot fall below ln(V - 1 + e) - 1.
     """
     if kind == "notebook":
         logits_BTV = logits_BTV.softmax(dim=2)
-    return F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten(), ignore_index=ignore)
+    return F.cross_entropy(logits_BTV.flatten(0, 1), targets_BT.flatten(), ignore_index=ignore, reduction=reduction)

@@ -63,21 +63,19 @@ class Predictor:
 
     def next_words(self, text: str, top_k: int) -> Prediction:
         """The `top_k` most likely next words after `text` ('' continues [bos] alone); equal ones in order of id."""
+        return self.explain(text, top_k)[0]
+
+    def explain(self, text: str, top_k: int) -> tuple[Prediction, torch.Tensor]:
+        """As `next_words`, with the attention weights [L, H, T, T] of all layers over [bos] and the words of `text`."""
         ids = [BOS, *self.vocabulary.encode(text)]
         with torch.inference_mode():
-            logits_BTV, _ = self.model(torch.tensor([ids]))
+            logits_BTV, weights = self.model(torch.tensor([ids]), return_weights=True)
         probabilities = logits_BTV[0, -1].double().softmax(dim=0).tolist()
         best = sorted(range(len(probabilities)), key=lambda i: (-probabilities[i], i))[:top_k]
-        return Prediction(
+        prediction = Prediction(
             prompt=text,
             tokens=[self.vocabulary.label(i) for i in ids],
             unknown=self.vocabulary.unknown(text),
             next=[(self.vocabulary.label(i), probabilities[i]) for i in best],
         )
-
-    def attention(self, text: str) -> torch.Tensor:
-        """The weights [L, H, T, T] of all layers and heads over [bos] and the words of `text`."""
-        ids = [BOS, *self.vocabulary.encode(text)]
-        with torch.inference_mode():
-            _, weights = self.model(torch.tensor([ids]), return_weights=True)
-        return torch.cat(weights)
+        return prediction, torch.cat(weights)

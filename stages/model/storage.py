@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
+from torch import Tensor
 
 from stages import files
 from stages.errors import ArtifactError
@@ -17,9 +19,16 @@ WEIGHTS, CONFIG = "weights.safetensors", "config.json"
 
 def save_model(model: LanguageModel, folder: Path, about: dict[str, Any]) -> None:
     """Write weights and configuration into an existing folder; `about` is kept beside the configuration."""
-    tensors = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
-    safetensors.torch.save_file(tensors, folder / WEIGHTS)
-    files.write_json(folder / CONFIG, {"model": model.config.model_dump(), **about})
+    save_weights({name: weight.detach() for name, weight in model.named_parameters()}, model.config, folder, about)
+
+
+def save_weights(
+    weights: Mapping[str, Tensor], config: LanguageModelConfig, folder: Path, about: dict[str, Any]
+) -> None:
+    """`save_model` of weights that are in no model, under the names of its parameters."""
+    safetensors.torch.save_file({name: weight.contiguous() for name, weight in weights.items()}, folder / WEIGHTS)
+    files.as_usual(folder / WEIGHTS)
+    files.write_json(folder / CONFIG, {"model": config.model_dump(), **about})
 
 
 def load_model(folder: Path) -> tuple[LanguageModel, dict[str, Any]]:

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-ENDS = ("failed", "killed", "finished")
 _BYTES = 2**22
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from stages.execution import Execution, ExecutionRecord
 from stages.tracking import outbox
-from stages.tracking.journal import ENDS, read_from
+from stages.tracking.journal import read_from
 from stages.tracking.names import name_for_mlflow, param_values, run_name, run_tags, shortened
 from stages.tracking.store import TAG_EXECUTION, TAG_FINGERPRINT, Progress, Store, silent, waiting_lock
 
@@ -78,7 +78,7 @@ class Replay:
 
     def status(self) -> str:
         """Set the run's status from the last end in the journal; RUNNING while there is none."""
-        end = _last_end(self.execution)
+        end = self.execution.end()
         if end is None:
             if self.run.info.status != "RUNNING":
                 self.store.client.update_run(self.run_id, status="RUNNING")
@@ -115,13 +115,8 @@ class Replay:
 
 def last_end(execution: Execution) -> str:
     """How an execution ended: 'finished', 'failed', 'killed', or '' while it has not."""
-    end = _last_end(execution)
+    end = execution.end()
     return str(end["event"]) if end else ""
-
-
-def _last_end(execution: Execution) -> dict[str, Any] | None:
-    ends = [entry for entry in execution.events() if entry["event"] in ENDS]
-    return ends[-1] if ends else None
 
 
 def find_or_create_run(store: Store, execution: Execution) -> Run:

@@ -163,7 +163,7 @@ class _Collector(Journal):
 
 def _entries(folder: Path) -> list[dict[str, Any]]:
     """What training would have journalled for the history in `folder`."""
-    from stages.training.loop import Update, Validation  # imports torch
+    from stages.training.records import Update, Validation  # imports torch
     from stages.training.series import JournalSeries
 
     history = [Update(**record) for record in files.read_json(folder / paths.HISTORY)]

@@ -60,7 +60,7 @@ def _end_of_training(replay: Replay, folder: Path) -> tuple[int, int]:
     """The number of updates, and a time in milliseconds that is the same on every replay."""
     updates = int(files.read_json(folder / paths.MODEL / "config.json")["updates"])
     times = [event["t"] for event in replay.execution.events() if event["event"] == "trained"]
-    return updates, times[0] if times else replay.execution.record.started + updates
+    return updates, times[-1] if times else replay.execution.record.started + updates
 
 
 def _final_metrics(folder: Path, when: int) -> Iterator[Metric]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -17,9 +18,9 @@ def generator(seed: int, purpose: str) -> torch.Generator:
 
 
 class Dropout:
-    """Drops each value with probability `p` and scales the others by 1 / (1 - p).
+    """Masks that drop each value with probability `p` and scale the others by 1 / (1 - p).
 
-    The masks are cut one after the other from a pool that the generator fills, a whole pool at a time.
+    They are cut one after the other from a pool that the generator fills, a whole pool at a time.
     """
 
     def __init__(self, p: float, source: torch.Generator) -> None:
@@ -27,15 +28,39 @@ class Dropout:
         self._source = source
         self._pool = torch.empty(0)
         self._next = 0
+        self._before = source.get_state()  # of the generator, when the pool was drawn
 
-    def mask(self, shape: torch.Size) -> Tensor:
-        """The next mask: 0 where a value is dropped, 1 / (1 - p) elsewhere."""
-        n = shape.numel()
+    def masks(self, *shape: int) -> Tensor:
+        """The next masks, of this shape: 0 where a value is dropped, 1 / (1 - p) elsewhere."""
+        n = torch.Size(shape).numel()
         if self._next + n > len(self._pool):
-            self._pool = torch.empty(max(n, _POOL)).bernoulli_(1 - self.p, generator=self._source).div_(1 - self.p)
-            self._next = 0
+            self._fill(max(n, _POOL))
         self._next += n
         return self._pool[self._next - n : self._next].view(shape)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return x * self.mask(x.shape) if self.p else x
+    def _fill(self, n: int) -> None:
+        self._before = self._source.get_state()
+        self._pool = torch.empty(n).bernoulli_(1 - self.p, generator=self._source).div_(1 - self.p)
+        self._next = 0
+
+    def position(self) -> tuple[Tensor, list[int]]:
+        """From where the draws go on: the generator's state before the pool, the pool's size and what is used of it."""
+        return self._before, [len(self._pool), self._next]
+
+    def go_to(self, state: Tensor, place: list[int]) -> None:
+        """Go on from a `position`."""
+        self._source.set_state(state)
+        size, used = place
+        if size:
+            self._fill(size)
+        self._next = used
+
+
+class Masks:
+    """Dropout by given masks [N, B, T, D], one for each of the N times that a model drops."""
+
+    def __init__(self, masks_NBTD: Iterable[Tensor]) -> None:
+        self._masks = iter(masks_NBTD)
+
+    def __call__(self, x_BTD: Tensor) -> Tensor:
+        return x_BTD * next(self._masks)

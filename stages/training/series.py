@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from stages.execution import Journal
-from stages.training.loop import Update, Validation
+from stages.training.records import Record, Update, Validation
 
 _POINTS = 3000  # of the curves of single updates
 _WINDOWS = 300  # of the curves of means and maxima: fewer than MLflow draws, so that it leaves none out
@@ -25,6 +25,13 @@ class JournalSeries:
         self._stride = math.ceil(updates / _POINTS)
         self._window = math.ceil(updates / _WINDOWS)
         self._losses: list[float] = []
+
+    def add(self, record: Record) -> None:
+        """The next record; of a divergence the journal learns otherwise."""
+        if isinstance(record, Update):
+            self.update(record)
+        elif isinstance(record, Validation):
+            self.validation(record)
 
     def update(self, record: Update) -> None:
         last = record.step == self._updates

@@ -1,0 +1,76 @@
+"""How torch computes: the same bytes on other machines, or all speed; and what it computed with.
+
+Settled before the first arithmetic of a process: the math libraries read the environment once, when they are first
+used, so that the environment of whoever called does not count.
+
+portable  MKL in its compatible mode (one code path for every processor), AVX2 kernels even where AVX-512 is there.
+          torch.sqrt and std on tensors still differ between processors, so the model and the optimiser use neither.
+native    what the libraries choose for this processor.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+_PORTABLE = {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+_FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve")
+
+
+def set_numerics(mode: str) -> None:
+    """Choose `portable` or `native`. One intra-op thread: what runs at once is for the shards to say."""
+    for name in _PORTABLE:
+        os.environ.pop(name, None)
+    if mode == "portable":
+        avx2 = torch.cpu._is_avx2_supported()  # without it, the kernels of this setting would not run at all
+        os.environ.update(_PORTABLE if avx2 else {"MKL_CBWR": _PORTABLE["MKL_CBWR"]})
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def describe(mode: str) -> dict[str, str]:
+    """What a run computes with: for the run's record, never for anything that DVC hashes."""
+    return {
+        "numerics": mode,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "math_library": _math_library(),
+        "kernels": torch.backends.cpu.get_cpu_capability(),
+        "processor": _processor(),
+        "features": " ".join(_features()),
+    }
+
+
+def _math_library() -> str:
+    found = re.search(r"(Intel\(R\) oneAPI Math Kernel Library[^\n]*?|OpenBLAS[^\n]*?) for|BLAS_INFO=(\w+)", _config())
+    return (found[1] or found[2]) if found else "unknown"
+
+
+@cache
+def _config() -> str:
+    return str(torch.__config__.show())
+
+
+@cache
+def _cpuinfo() -> str:
+    file = Path("/proc/cpuinfo")
+    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+
+
+def _processor() -> str:
+    found = re.search(r"^model name\s*: (.+)$", _cpuinfo(), re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _features() -> list[str]:
+    found = re.search(r"^(?:flags|Features)\s*: (.+)$", _cpuinfo(), re.MULTILINE)
+    present = set(found[1].split()) if found else set()
+    return [name for name in _FEATURES if name in present]

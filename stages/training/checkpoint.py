@@ -1,0 +1,247 @@
+"""A training run on disk: saved now and then, found again by what its result depends on. No pickle.
+
+Under `.runstate/checkpoints/<key>/` of the main workspace, `key` being a digest of parameters, code and data:
+
+    about.json            what the key was made of, and the execution that it belongs to
+    state.safetensors     the last checkpoint: weights, optimiser, generators; its place as JSON in the file's header
+    updates.f64           what the updates reported so far, five numbers each; the checkpoint knows how many, and their
+                          checksum
+
+A checkpoint is written beside the last one, flushed to the disk and renamed: whenever the process or the machine
+dies, one whole checkpoint is there, the new or the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.torch
+from filelock import FileLock, Timeout
+from torch import Tensor
+
+from stages import files, paths
+from stages.errors import CheckpointError
+from stages.training.records import Update
+
+_STATE, _UPDATES, _ABOUT = "state.safetensors", "updates.f64", "about.json"
+_FORMAT = "noam-lab checkpoint 1"
+_COLUMNS = 5
+_REMEDY = "`noam doctor --clean` removes it, `-S resume=false` trains without it"
+
+
+@dataclass
+class Saved:
+    """A checkpoint as it was read."""
+
+    tensors: dict[str, Tensor]
+    place: dict[str, Any]
+    updates: list[Update]
+    checksum: int  # of the updates
+
+
+class Checkpoint:
+    """The folder of one run, held by one process at a time.
+
+    Args:
+        inputs: what the run's result depends on, by name; equal inputs have equal checkpoints.
+
+    A second process with the same inputs gets a folder of its own, which no later one finds.
+    """
+
+    def __init__(self, inputs: Mapping[str, Any]) -> None:
+        root = checkpoints()
+        root.mkdir(parents=True, exist_ok=True)
+        self.folder = root / key_of(inputs)
+        self._lock = FileLock(self.folder.with_suffix(".lock"))
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            self.folder = root / f"{self.folder.name}-{os.getpid()}"
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self._inputs = dict(inputs)
+        self._written = 0
+        self._checksum = 0
+
+    @property
+    def alone(self) -> bool:
+        """No other process trains the same just now."""
+        return self._lock.is_locked
+
+    def begin(self) -> None:
+        """Start from nothing: what was here is removed."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._written = self._checksum = 0
+
+    def claim(self, execution: str) -> None:
+        """It belongs to this execution from now on.
+
+        Raises:
+            CheckpointError: the folder cannot be written.
+        """
+        content = {"execution": execution, "workspace": str(Path.cwd().resolve()), "inputs": self._inputs}
+        with _naming(self.folder):
+            files.write_json(self.folder / _ABOUT, content)
+
+    def execution(self) -> str:
+        """The id of the execution that it belongs to, or ''."""
+        return str(about(self.folder).get("execution", ""))
+
+    def save(self, tensors: dict[str, Tensor], place: Mapping[str, Any], updates: Sequence[Update]) -> None:
+        """Replace the last checkpoint.
+
+        Args:
+            tensors: state of the session.
+            place: whatever else it takes to go on, as JSON.
+            updates: all that were reported so far; only new ones are written.
+
+        Raises:
+            CheckpointError: the disk is full, or the folder cannot be written; the last checkpoint is as it was.
+        """
+        with _naming(self.folder):
+            rows = np.array(
+                [(u.step, u.epoch, u.lr, u.loss, u.grad_norm) for u in updates[self._written :]], dtype="<f8"
+            ).tobytes()
+            with open(self.folder / _UPDATES, "r+b" if (self.folder / _UPDATES).exists() else "w+b") as file:
+                file.truncate(self._written * _COLUMNS * 8)  # what an interrupted run wrote after its last checkpoint
+                file.seek(0, os.SEEK_END)
+                file.write(rows)
+                file.flush()
+                os.fsync(file.fileno())
+            checksum = zlib.crc32(rows, self._checksum)
+            header = {
+                "format": _FORMAT,
+                "key": key_of(self._inputs),
+                "place": json.dumps(place, allow_nan=False),
+                "updates": str(len(updates)),
+                "checksum": str(checksum),
+            }
+            beside = self.folder / f"{_STATE}.tmp"
+            try:
+                safetensors.torch.save_file(tensors, beside, metadata=header)
+                files.replace_durably(beside, self.folder / _STATE)
+            finally:
+                beside.unlink(missing_ok=True)
+        self._written, self._checksum = len(updates), checksum
+
+    def load(self) -> Saved | None:
+        """The last checkpoint, or None where there is none yet.
+
+        Raises:
+            CheckpointError: what is there is damaged, cut short, of another run, or no checkpoint at all.
+        """
+        if not (self.folder / _STATE).is_file():
+            return None
+        saved = read(self.folder, key_of(self._inputs))
+        self._written, self._checksum = len(saved.updates), saved.checksum
+        return saved
+
+    def release(self) -> None:
+        """Let another process go on with it."""
+        self._lock.release()
+
+
+def discard(folder: Path) -> None:
+    """Remove the checkpoint of a run that is over, and its results where they belong."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.with_suffix(".lock").unlink(missing_ok=True)
+
+
+def read(folder: Path, key: str) -> Saved:
+    """The checkpoint in a folder.
+
+    Raises:
+        CheckpointError: it is damaged, cut short, of another run than `key` says, or no checkpoint at all.
+    """
+    path = folder / _STATE
+    with _naming(folder):
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                header = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            if header.get("format") != _FORMAT:
+                raise CheckpointError(path, f"not a checkpoint of this program; {_REMEDY}")
+            if header["key"] != key:
+                raise CheckpointError(path, f"a checkpoint of another run; {_REMEDY}")
+            place, count, checksum = json.loads(header["place"]), int(header["updates"]), int(header["checksum"])
+        except (safetensors.SafetensorError, KeyError, ValueError) as error:
+            raise CheckpointError(path, f"not readable as a checkpoint ({error}); {_REMEDY}") from None
+        return Saved(tensors, place, _read_updates(folder / _UPDATES, count, checksum), checksum)
+
+
+def _read_updates(path: Path, count: int, checksum: int) -> list[Update]:
+    content = path.read_bytes()[: count * _COLUMNS * 8] if path.is_file() else b""
+    if zlib.crc32(content) != checksum or len(content) != count * _COLUMNS * 8:
+        raise CheckpointError(path, f"not what the checkpoint beside it was saved with; {_REMEDY}")
+    rows = np.frombuffer(content, dtype="<f8").reshape(count, _COLUMNS).tolist()
+    return [Update(int(step), int(epoch), *rest) for step, epoch, *rest in rows]
+
+
+class _naming:  # noqa: N801 (used like a function)
+    """Errors of the file system, as one message that names the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
+        if isinstance(error, OSError | safetensors.SafetensorError):
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise CheckpointError(
+                self._folder, f"a checkpoint could not be written or read ({reason}); the last good one is untouched"
+            ) from None
+
+
+def checkpoints() -> Path:
+    """The folder of all checkpoints."""
+    return paths.run_state() / "checkpoints"
+
+
+def key_of(inputs: Mapping[str, Any]) -> str:
+    return files.sha256_json(dict(inputs))[:24]
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """What a checkpoint's folder says of itself; {} where it says nothing."""
+    try:
+        content = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def step_of(folder: Path) -> int:
+    """Updates done at the checkpoint in a folder; 0 where there is none that can be read."""
+    try:
+        with safetensors.safe_open(folder / _STATE, framework="pt") as file:
+            return int((file.metadata() or {})["updates"])
+    except (OSError, safetensors.SafetensorError, KeyError, ValueError):
+        return 0
+
+
+def left_behind(inputs: Mapping[str, Any]) -> tuple[int, list[str]] | None:
+    """An interrupted run of this workspace that these inputs do not continue: its updates, and what differs."""
+    found = []
+    for folder in checkpoints().glob("*"):
+        content, step = about(folder), step_of(folder)
+        if step and folder.name != key_of(inputs) and content.get("workspace") == str(Path.cwd().resolve()):
+            theirs = dict(content.get("inputs", {}))
+            names = theirs.keys() | inputs.keys()
+            differing = sorted(name for name in names if theirs.get(name) != inputs.get(name))
+            found.append((len(differing), step, differing))
+    return min(found)[1:] if found else None
+
+
+def exists(inputs: Mapping[str, Any]) -> bool:
+    """A run with these inputs was begun and not brought to its end."""
+    return (checkpoints() / key_of(inputs)).is_dir()

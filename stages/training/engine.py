@@ -1,0 +1,118 @@
+"""One update: gradients of a batch, in shards, and the optimiser's step over one flat vector of weights."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from stages.model.language_model import LanguageModel, language_model_loss
+from stages.optim.registry import make_optimizer
+from stages.params import TrainParams
+from stages.text.vocabulary import PAD
+from stages.training.batches import Batch
+from stages.training.randomness import Dropout, Masks
+
+Loss = Callable[[LanguageModel, Tensor, Tensor, Tensor | None], Tensor]
+
+
+class Engine:
+    """Trains a model in place, an update at a time.
+
+    All weights lie in one vector and all gradients in another, of which the model's parameters are views: the norm,
+    clipping and the optimiser are then one operation each, whatever the number of layers.
+
+    A batch is cut into `shards`, each with a copy of the model that shares the weights and has gradients of its own.
+    A shard is computed by one thread, and gradients are added in the order of the shards; so the bytes of a result
+    depend on the number of shards and not on how many of them run at once (`threads`).
+    """
+
+    def __init__(self, model: LanguageModel, settings: TrainParams, dropout: Dropout) -> None:
+        self.model, self._settings, self._dropout = model, settings, dropout
+        self.weights = nn.Parameter(nn.utils.parameters_to_vector(model.parameters()).detach())
+        copies = [model, *(copy.deepcopy(model) for _ in range(settings.shards - 1))]
+        self._gradients = [torch.zeros_like(self.weights) for _ in copies]
+        for one, gradient in zip(copies, self._gradients, strict=True):
+            _share(one, self.weights.detach(), gradient)
+        self.weights.grad = self._gradients[0]
+        self.optimizer = make_optimizer([self.weights], settings)
+
+        loss: Loss = partial(_loss, settings.loss)
+        if settings.compile:
+            loss = torch.compile(loss, dynamic=False, options={"cpp_wrapper": True})
+        self._shards = [_Shard(one, gradient, loss) for one, gradient in zip(copies, self._gradients, strict=True)]
+        threads = min(settings.threads, settings.shards)
+        self._pool = (
+            ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) if threads > 1 else None
+        )
+
+    def compute(self, batches: Sequence[Batch]) -> tuple[float, float]:
+        """The gradient of the mean loss over all targets of these batches.
+
+        Returns:
+            That loss in nats a token, and the Euclidean norm of the gradient before clipping.
+        """
+        count = sum(batch.count for batch in batches)
+        scale = torch.tensor(1 / count)
+        work = [(batch, self._masks(batch)) for batch in batches]
+        jobs = [partial(shard.run, i, len(self._shards), work, scale) for i, shard in enumerate(self._shards)]
+        sums = [job() for job in jobs] if self._pool is None else [one.result() for one in map(self._pool.submit, jobs)]
+        gradient = self._gradients[0]
+        for other in self._gradients[1:]:
+            gradient.add_(other)
+        return sum(sums) / count, math.sqrt(torch.dot(gradient, gradient).item())
+
+    def step(self, norm: float) -> None:
+        """Clip the gradient, whose norm this is, and update the weights."""
+        if 0 < self._settings.clip < norm:
+            self._gradients[0].mul_(self._settings.clip / norm)
+        self.optimizer.step()
+
+    def _masks(self, batch: Batch) -> Tensor | None:
+        """Dropout for one batch [N, B, T, D], drawn before it is cut, so that the draws don't depend on the shards."""
+        if not self._dropout.p:
+            return None
+        return self._dropout.masks(self.model.dropouts, *batch.inputs_BT.shape, self.model.config.d_model)
+
+
+class _Shard:
+    """One of several equal parts of each batch, with its gradient."""
+
+    def __init__(self, model: LanguageModel, gradient: Tensor, loss: Loss) -> None:
+        self._model, self._gradient, self._loss = model, gradient, loss
+
+    def run(self, part: int, parts: int, work: Sequence[tuple[Batch, Tensor | None]], scale: Tensor) -> float:
+        """Gradient of this part of the batches into its vector; returns the sum of the losses."""
+        self._gradient.zero_()
+        total = 0.0
+        for batch, masks_NBTD in work:
+            size = len(batch.inputs_BT)
+            rows = slice(size * part // parts, size * (part + 1) // parts)
+            if rows.start == rows.stop:
+                continue
+            masks = masks_NBTD if masks_NBTD is None or parts == 1 else masks_NBTD[:, rows]
+            loss = self._loss(self._model, batch.inputs_BT[rows], batch.targets_BT[rows], masks)
+            loss.backward(scale)  # type: ignore[no-untyped-call]
+            total += loss.item()
+        return total
+
+
+def _loss(kind: str, model: LanguageModel, inputs_BT: Tensor, targets_BT: Tensor, masks_NBTD: Tensor | None) -> Tensor:
+    """The sum of the loss over all targets, in nats."""
+    logits_BTV, _ = model(inputs_BT) if masks_NBTD is None else model(inputs_BT, Masks(masks_NBTD.unbind(0)))
+    return language_model_loss(logits_BTV, targets_BT, kind, ignore=PAD, reduction="sum")
+
+
+def _share(model: LanguageModel, weights: Tensor, gradient: Tensor) -> None:
+    """Make the parameters of a model views of a vector, and their gradients views of another."""
+    start = 0
+    for parameter in model.parameters():
+        end = start + parameter.numel()
+        parameter.data = weights[start:end].view(parameter.shape)
+        parameter.grad = gradient[start:end].view(parameter.shape)
+        start = end
