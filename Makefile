@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PORT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev repository repro ui sync test test-all lint schema clean
+.PHONY: help setup setup-dev repository repro ui sync verify test test-all lint bench profile schema clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -29,6 +29,9 @@ ui: setup  ## open MLflow's pages on this machine (PORT=5000)
 sync: setup  ## bring into MLflow whatever it has not got yet
 	@noam sync
 
+verify: setup  ## run the commit anew in a fresh clone with an empty cache, compare every output
+	@noam verify
+
 test: setup-dev  ## set up what is missing, run the tests
 	@python -m pytest -n 2 --dist loadfile
 
@@ -37,6 +40,12 @@ test-all: setup-dev  ## the slow tests as well
 
 lint: setup-dev  ## format and lint, check the types
 	@ruff format . && ruff check --fix . && mypy
+
+bench: setup-dev  ## time training beside what it is measured against (OPTIONS=--quick)
+	@python -m tests.benchmarks.bench $(OPTIONS)
+
+profile: setup-dev  ## show where the time of the training loop goes
+	@python -m tests.benchmarks.profile
 
 schema: setup-dev  ## write the JSON schema of params.yaml anew
 	@python -m stages.params > stages/params.schema.json

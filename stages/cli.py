@@ -29,6 +29,13 @@ def main() -> None:
     ui.add_argument("--port", type=_port, default=5000, metavar="N", help="port (default: 5000)")
     ui.set_defaults(do=_ui)
 
+    doctor = commands.add_parser("doctor", help="what interrupted runs left behind")
+    doctor.add_argument("--clean", action="store_true", help="remove what is not in use")
+    doctor.set_defaults(do=_doctor)
+
+    verify = commands.add_parser("verify", help="run the committed state anew elsewhere and compare every output")
+    verify.set_defaults(do=_verify)
+
     arguments = parser.parse_args()
     try:
         sys.exit(arguments.do(arguments))
@@ -91,6 +98,18 @@ def _sync(_: argparse.Namespace) -> int:
     from stages.tracking.sync import sync_all
 
     return sync_all()
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from stages.doctor import doctor
+
+    return doctor(clean=arguments.clean)
+
+
+def _verify(_: argparse.Namespace) -> int:
+    from stages.verify import verify
+
+    return verify()
 
 
 def _ui(arguments: argparse.Namespace) -> int:

@@ -19,8 +19,9 @@ from stages.params import WITHOUT_EFFECT, TrainParams
 from stages.stage import Stage, run
 from stages.text.vocabulary import Vocabulary
 from stages.training.batches import Epochs, Sentences
-from stages.training.checkpoint import Checkpoint, discard, exists, left_behind
+from stages.training.checkpoint import Checkpoint
 from stages.training.history import rows_of
+from stages.training.kept import discard, exists, left_behind
 from stages.training.records import Divergence, Record, Update, Validation, count_updates
 from stages.training.replicas import GroupListener, run_tasks
 from stages.training.runs import Listener, Outcome, Stop, Task, run_task

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-_SHORT = 128  # positions up to which two batched products and a softmax are faster than the fused kernel
+SHORT = 128  # positions up to which two batched products and a softmax are faster than the fused kernel
 
 
 def causal_mask(length: int) -> Tensor:
@@ -57,7 +57,7 @@ class CausalSelfAttention(nn.Module):
         """
         B, T, _ = x_BTD.shape
         qkv_3BHTK = self.qkv(x_BTD).view(B, T, 3, self.n_heads, self.head_width).permute(2, 0, 3, 1, 4)
-        if T > _SHORT and not return_weights:
+        if T > SHORT and not return_weights:
             causal = mask.dim() == 2  # then the kernel skips what it would mask
             q_BHTK, k_BHTK, v_BHTK = qkv_3BHTK
             y_BHTK = F.scaled_dot_product_attention(

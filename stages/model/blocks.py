@@ -34,10 +34,10 @@ class UnbiasedNorm(nn.Module):
         super().__init__()
         self.gain = nn.Parameter(Tensor(d_model).fill_(1.0))
         self.bias = nn.Parameter(Tensor(d_model).fill_(0.0))
-        self._scale = ((d_model - 1) / d_model) ** 0.5
+        self.scale, self.eps = ((d_model - 1) / d_model) ** 0.5, 2e-6
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return F.layer_norm(x_BTD, self.gain.shape, self.gain * self._scale, self.bias, eps=2e-6)
+        return F.layer_norm(x_BTD, self.gain.shape, self.gain * self.scale, self.bias, eps=self.eps)
 
 
 class FeedForward(nn.Module):

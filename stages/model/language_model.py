@@ -89,7 +89,7 @@ class LanguageModel(nn.Module):
         Returns:
             Logits [B, T, V], and the weights of each layer [B, H, T, T] (an empty list unless asked for).
         """
-        positions_TD, mask = self._positions_and_mask(ids_BT.shape[1])
+        positions_TD, mask = self.positions_and_mask(ids_BT.shape[1])
         if real_BT is not None:
             mask = attention_mask(real_BT)
             positions_TD = positions_TD[(real_BT.cumsum(dim=1) - 1).clamp(min=0)]  # now of shape [B, T, D]
@@ -101,7 +101,7 @@ class LanguageModel(nn.Module):
                 weights.append(weights_BHTT)
         return self.output(self.final_norm(x_BTD)), weights
 
-    def _positions_and_mask(self, length: int) -> tuple[Tensor, Tensor]:
+    def positions_and_mask(self, length: int) -> tuple[Tensor, Tensor]:
         """Position encodings [T, D] and causal mask [T, T], from tables that grow with the longest sentence."""
         positions, mask = self._tables
         if len(positions) < length:

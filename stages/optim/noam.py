@@ -68,7 +68,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         rate = self.rate()
         for group in self.param_groups:
             group["lr"] = rate
-        return self.base.step(closure)
+        return _bare_step(self.base)(self.base, closure)
 
     def state_dict(self) -> dict[str, Any]:
         """As in torch, with `step`, the number of updates done."""
@@ -179,6 +179,12 @@ def adapt(
     if base in (torch.optim.Adam, torch.optim.AdamW) and not chosen:
         options["fused"] = all(_fusable(tensor) for tensor in _tensors(params))
     return partial(base, **options)
+
+
+def _bare_step(base: torch.optim.Optimizer) -> Callable[..., float | None]:
+    """The step without what torch wraps around that of each class to call hooks: the wrapper's have been called."""
+    step: Any = type(base).step
+    return step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[no-any-return]
 
 
 def _lists(params: ParamsT) -> ParamsT:

@@ -19,6 +19,7 @@ from stages.text.vocabulary import BOS, EOS, PAD, Ids
 Indices = npt.NDArray[np.int64]
 
 _CHUNK = 2**22  # ids looked at at once
+_KEPT = 4096  # sentences that stay in memory as batches of one
 _POOL = 100  # batches whose sentences are sorted by length together
 
 
@@ -54,6 +55,7 @@ class Sentences:
 
     def __init__(self, ids: Ids) -> None:
         self.ids = ids
+        self._singles: dict[int, Batch] = {}
         if len(ids) and (ids[0] != BOS or ids[-1] != EOS):
             raise ValueError("the first must begin with [bos] and the last end with [eos]")
 
@@ -96,13 +98,23 @@ class Sentences:
 
     def batch(self, indices: Sequence[int] | Indices) -> Batch:
         """These sentences, padded to the longest of them."""
+        if len(indices) == 1:
+            return self._single(int(indices[0]))
         rows = [self.ids[self.bounds[i] : self.bounds[i + 1]] for i in indices]
-        if len(rows) == 1:
-            return Batch.of(rows[0].astype(np.int64)[None], len(rows[0]) - 1)
         padded_BT = np.full((len(rows), max(map(len, rows))), PAD, dtype=np.int64)
         for row, ids in zip(padded_BT, rows, strict=True):
             row[: len(ids)] = ids
         return Batch.of(padded_BT, sum(map(len, rows)) - len(rows))
+
+    def _single(self, i: int) -> Batch:
+        """One sentence; of a short text each is made once."""
+        batch = self._singles.get(i)
+        if batch is None:
+            tokens_T = self.ids[self.bounds[i] : self.bounds[i + 1]].astype(np.int64)
+            batch = Batch.of(tokens_T[None], len(tokens_T) - 1)
+            if len(self._singles) < _KEPT:
+                self._singles[i] = batch
+        return batch
 
     def beginning(self, targets: int) -> int:
         """How many of the first sentences have at most this many targets together; at least one."""

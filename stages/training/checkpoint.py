@@ -25,14 +25,15 @@ from typing import Any
 import numpy as np
 import safetensors
 import safetensors.torch
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from torch import Tensor
 
-from stages import files, paths
+from stages import files
 from stages.errors import CheckpointError
+from stages.training.kept import ABOUT, STATE, about, checkpoints, key_of, lock_of
 from stages.training.records import Update
 
-_STATE, _UPDATES, _ABOUT = "state.safetensors", "updates.f64", "about.json"
+_UPDATES = "updates.f64"
 _FORMAT = "noam-lab checkpoint 1"
 _COLUMNS = 5
 _REMEDY = "`noam doctor --clean` removes it, `-S resume=false` trains without it"
@@ -61,7 +62,7 @@ class Checkpoint:
         root = checkpoints()
         root.mkdir(parents=True, exist_ok=True)
         self.folder = root / key_of(inputs)
-        self._lock = FileLock(self.folder.with_suffix(".lock"))
+        self._lock = lock_of(self.folder)
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -89,7 +90,7 @@ class Checkpoint:
         """
         content = {"execution": execution, "workspace": str(Path.cwd().resolve()), "inputs": self._inputs}
         with _naming(self.folder):
-            files.write_json(self.folder / _ABOUT, content)
+            files.write_json(self.folder / ABOUT, content)
 
     def execution(self) -> str:
         """The id of the execution that it belongs to, or ''."""
@@ -124,10 +125,10 @@ class Checkpoint:
                 "updates": str(len(updates)),
                 "checksum": str(checksum),
             }
-            beside = self.folder / f"{_STATE}.tmp"
+            beside = self.folder / f"{STATE}.tmp"
             try:
                 safetensors.torch.save_file(tensors, beside, metadata=header)
-                files.replace_durably(beside, self.folder / _STATE)
+                files.replace_durably(beside, self.folder / STATE)
             finally:
                 beside.unlink(missing_ok=True)
         self._written, self._checksum = len(updates), checksum
@@ -138,7 +139,7 @@ class Checkpoint:
         Raises:
             CheckpointError: what is there is damaged, cut short, of another run, or no checkpoint at all.
         """
-        if not (self.folder / _STATE).is_file():
+        if not (self.folder / STATE).is_file():
             return None
         saved = read(self.folder, key_of(self._inputs))
         self._written, self._checksum = len(saved.updates), saved.checksum
@@ -149,19 +150,13 @@ class Checkpoint:
         self._lock.release()
 
 
-def discard(folder: Path) -> None:
-    """Remove the checkpoint of a run that is over, and its results where they belong."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.with_suffix(".lock").unlink(missing_ok=True)
-
-
 def read(folder: Path, key: str) -> Saved:
     """The checkpoint in a folder.
 
     Raises:
         CheckpointError: it is damaged, cut short, of another run than `key` says, or no checkpoint at all.
     """
-    path = folder / _STATE
+    path = folder / STATE
     with _naming(folder):
         try:
             with safetensors.safe_open(path, framework="pt") as file:
@@ -200,48 +195,3 @@ class _naming:  # noqa: N801 (used like a function)
             raise CheckpointError(
                 self._folder, f"a checkpoint could not be written or read ({reason}); the last good one is untouched"
             ) from None
-
-
-def checkpoints() -> Path:
-    """The folder of all checkpoints."""
-    return paths.run_state() / "checkpoints"
-
-
-def key_of(inputs: Mapping[str, Any]) -> str:
-    return files.sha256_json(dict(inputs))[:24]
-
-
-def about(folder: Path) -> dict[str, Any]:
-    """What a checkpoint's folder says of itself; {} where it says nothing."""
-    try:
-        content = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def step_of(folder: Path) -> int:
-    """Updates done at the checkpoint in a folder; 0 where there is none that can be read."""
-    try:
-        with safetensors.safe_open(folder / _STATE, framework="pt") as file:
-            return int((file.metadata() or {})["updates"])
-    except (OSError, safetensors.SafetensorError, KeyError, ValueError):
-        return 0
-
-
-def left_behind(inputs: Mapping[str, Any]) -> tuple[int, list[str]] | None:
-    """An interrupted run of this workspace that these inputs do not continue: its updates, and what differs."""
-    found = []
-    for folder in checkpoints().glob("*"):
-        content, step = about(folder), step_of(folder)
-        if step and folder.name != key_of(inputs) and content.get("workspace") == str(Path.cwd().resolve()):
-            theirs = dict(content.get("inputs", {}))
-            names = theirs.keys() | inputs.keys()
-            differing = sorted(name for name in names if theirs.get(name) != inputs.get(name))
-            found.append((len(differing), step, differing))
-    return min(found)[1:] if found else None
-
-
-def exists(inputs: Mapping[str, Any]) -> bool:
-    """A run with these inputs was begun and not brought to its end."""
-    return (checkpoints() / key_of(inputs)).is_dir()

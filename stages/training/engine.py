@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from stages.model import by_hand
 from stages.model.language_model import LanguageModel, language_model_loss
 from stages.optim.registry import make_optimizer
 from stages.params import TrainParams
@@ -18,7 +19,7 @@ from stages.text.vocabulary import PAD
 from stages.training.batches import Batch
 from stages.training.randomness import Dropout, Masks
 
-Loss = Callable[[LanguageModel, Tensor, Tensor, Tensor | None], Tensor]
+Loss = Callable[[str, LanguageModel, Tensor, Tensor, Tensor | None], Tensor]
 
 
 class Engine:
@@ -42,10 +43,11 @@ class Engine:
         self.weights.grad = self._gradients[0]
         self.optimizer = make_optimizer([self.weights], settings)
 
-        loss: Loss = partial(_loss, settings.loss)
-        if settings.compile:
-            loss = torch.compile(loss, dynamic=False, options={"cpp_wrapper": True})
-        self._shards = [_Shard(one, gradient, loss) for one, gradient in zip(copies, self._gradients, strict=True)]
+        compiled = torch.compile(_loss, dynamic=False, options={"cpp_wrapper": True}) if settings.compile else None
+        self._shards = [
+            _Shard(one, gradient, compiled, settings.loss)
+            for one, gradient in zip(copies, self._gradients, strict=True)
+        ]
         threads = min(settings.threads, settings.shards)
         self._pool = (
             ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) if threads > 1 else None
@@ -58,9 +60,8 @@ class Engine:
             That loss in nats a token, and the Euclidean norm of the gradient before clipping.
         """
         count = sum(batch.count for batch in batches)
-        scale = torch.tensor(1 / count)
         work = [(batch, self._masks(batch)) for batch in batches]
-        jobs = [partial(shard.run, i, len(self._shards), work, scale) for i, shard in enumerate(self._shards)]
+        jobs = [partial(shard.run, i, len(self._shards), work, 1 / count) for i, shard in enumerate(self._shards)]
         sums = [job() for job in jobs] if self._pool is None else [one.result() for one in map(self._pool.submit, jobs)]
         gradient = self._gradients[0]
         for other in self._gradients[1:]:
@@ -83,23 +84,34 @@ class Engine:
 class _Shard:
     """One of several equal parts of each batch, with its gradient."""
 
-    def __init__(self, model: LanguageModel, gradient: Tensor, loss: Loss) -> None:
-        self._model, self._gradient, self._loss = model, gradient, loss
+    def __init__(self, model: LanguageModel, gradient: Tensor, loss: Loss | None, kind: str) -> None:
+        self._model, self._gradient, self._loss, self._kind = model, gradient, loss, kind
 
-    def run(self, part: int, parts: int, work: Sequence[tuple[Batch, Tensor | None]], scale: Tensor) -> float:
+    def run(self, part: int, parts: int, work: Sequence[tuple[Batch, Tensor | None]], scale: float) -> float:
         """Gradient of this part of the batches into its vector; returns the sum of the losses."""
+        pieces = [piece for batch, masks in work if (piece := _piece(batch, masks, part, parts))]
+        if self._loss is None and len(pieces) == 1 and by_hand.fits(self._model, pieces[0][0].shape[1]):
+            return by_hand.loss_and_gradients(self._model, *pieces[0], self._kind, scale)
         self._gradient.zero_()
         total = 0.0
-        for batch, masks_NBTD in work:
-            size = len(batch.inputs_BT)
-            rows = slice(size * part // parts, size * (part + 1) // parts)
-            if rows.start == rows.stop:
-                continue
-            masks = masks_NBTD if masks_NBTD is None or parts == 1 else masks_NBTD[:, rows]
-            loss = self._loss(self._model, batch.inputs_BT[rows], batch.targets_BT[rows], masks)
-            loss.backward(scale)  # type: ignore[no-untyped-call]
+        for inputs_BT, targets_BT, masks_NBTD in pieces:
+            loss = (self._loss or _loss)(self._kind, self._model, inputs_BT, targets_BT, masks_NBTD)
+            loss.backward(torch.tensor(scale))  # type: ignore[no-untyped-call]
             total += loss.item()
         return total
+
+
+def _piece(
+    batch: Batch, masks_NBTD: Tensor | None, part: int, parts: int
+) -> tuple[Tensor, Tensor, Tensor | None] | None:
+    """Inputs, targets and masks of one of equal parts of a batch; None where it has fewer rows than parts."""
+    if parts == 1:
+        return batch.inputs_BT, batch.targets_BT, masks_NBTD
+    size = len(batch.inputs_BT)
+    rows = slice(size * part // parts, size * (part + 1) // parts)
+    if rows.start == rows.stop:
+        return None
+    return batch.inputs_BT[rows], batch.targets_BT[rows], None if masks_NBTD is None else masks_NBTD[:, rows]
 
 
 def _loss(kind: str, model: LanguageModel, inputs_BT: Tensor, targets_BT: Tensor, masks_NBTD: Tensor | None) -> Tensor:

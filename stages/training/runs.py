@@ -14,9 +14,9 @@ from torch import Tensor
 from stages.errors import CheckpointError
 from stages.execution import Execution, Journal
 from stages.params import TrainParams
-from stages.training import checkpoint as checkpoints
 from stages.training.batches import Sentences
-from stages.training.checkpoint import Checkpoint
+from stages.training.checkpoint import Checkpoint, read
+from stages.training.kept import key_of
 from stages.training.records import Divergence, Record, Update, Validation
 from stages.training.series import JournalSeries
 from stages.training.session import Session, weights_of
@@ -61,7 +61,7 @@ class Outcome:
     @classmethod
     def read(cls, folder: Path, inputs: Mapping[str, Any]) -> Outcome:
         """From the last checkpoint of a run that is over."""
-        saved = checkpoints.read(folder, checkpoints.key_of(inputs))
+        saved = read(folder, key_of(inputs))
         validations, divergence = _records_of(saved.place)
         return cls(weights_of(saved.tensors), saved.updates, validations, divergence)
 

@@ -1,0 +1,76 @@
+"""What interrupted runs left behind under `.runstate/`, and its removal: the command `noam doctor`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from stages import paths
+from stages.execution import Execution
+from stages.training.kept import ABOUT, STATE, about, all_kept, checkpoints, discard, is_in_use, step_of
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """Something of a run that did not come to its end.
+
+    Attributes:
+        path: where it is.
+        what: in words.
+        in_use: a process works on it just now.
+    """
+
+    path: Path
+    what: str
+    in_use: bool
+
+
+def leftovers() -> list[Leftover]:
+    """Checkpoints, and lock files without one."""
+    found = [Leftover(folder, _describe(folder), is_in_use(folder)) for folder in all_kept()]
+    locks = [lock for lock in sorted(checkpoints().glob("*.lock")) if not lock.with_suffix("").is_dir()]
+    gone = "lock of a checkpoint that is gone"
+    return found + [Leftover(lock, gone, False) for lock in locks if not is_in_use(lock.with_suffix(""))]
+
+
+def unclosed() -> list[Execution]:
+    """Executions whose end nobody has recorded, and that nobody works on any more."""
+    return [one for one in Execution.all() if not one.ended() and not one.alive()]
+
+
+def doctor(*, clean: bool) -> int:
+    """Say what is left behind; with `clean`, remove it. What is in use stays."""
+    found, open_ends = leftovers(), unclosed()
+    for one in found:
+        print(f"{one.path.relative_to(paths.main_root())}: {one.what}{', in use' if one.in_use else ''}")
+    for execution in open_ends:
+        print(f"{execution.folder.relative_to(paths.main_root())}: ended without a word; `noam sync` records that")
+    if not found and not open_ends:
+        print("nothing was left behind")
+    removable = [one for one in found if not one.in_use]
+    if clean:
+        for one in removable:
+            if one.path.is_dir():
+                discard(one.path)
+            else:
+                one.path.unlink(missing_ok=True)
+        print(f"removed: {len(removable)}")
+    elif removable:
+        print("the same run goes on from its checkpoint; `noam doctor --clean` removes what is not in use")
+    return 0
+
+
+def _describe(folder: Path) -> str:
+    content, state = about(folder), folder / STATE
+    if not (folder / ABOUT).is_file() and not state.is_file():
+        return "an empty folder of a checkpoint"
+    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) / 2**20
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime((state if state.is_file() else folder).stat().st_mtime))
+    inputs = content.get("inputs", {})
+    names = ("warmup", "optimizer", "schedule", "seed")
+    keys = {name: inputs.get(f"params.yaml ({name})") for name in names}
+    settings = ", ".join(f"{name} {value}" for name, value in keys.items() if value is not None)
+    if "replicas" in inputs:
+        return f"a group of {inputs['replicas']} replicas from seed {keys['seed']} on, begun {when}"
+    return f"a run interrupted after update {step_of(folder)} ({settings}), {when}, {size:.1f} MB"
