@@ -66,9 +66,11 @@ def advise(stage: Stage[TrainParams], updates: int) -> None:
     """Say what a user may not have meant."""
     params = stage.params
     if params.schedule != "none" and params.warmup >= updates:
+        batch = params.batch_size * params.accumulate
+        fewer = f"; an update has {batch} examples, so there are that much fewer of them: shrink warmup as well"
         stage.warn(
             f"warmup = {params.warmup} ≥ {updates} updates: the rate is still rising when training ends and never "
-            "reaches its peak"
+            f"reaches its peak{fewer if batch > 1 else ''}"
         )
     if params.batches != "packed" and params.context != TrainParams.model_fields["context"].default:
         stage.warn(f"context = {params.context} has no effect with batches: {params.batches}")
@@ -83,7 +85,8 @@ def tasks_of(stage: Stage[TrainParams], vocab_size: int) -> list[Task]:
     inputs = settled | stage.digests() | {"torch": environment["torch"]}
     tasks = []
     for seed in range(stage.params.seed, stage.params.seed + stage.params.replicas):
-        settings = stage.params.model_copy(update={"seed": seed, "replicas": 1})
+        alone = {"threads": 1} if stage.params.replicas > 1 else {}  # replicas have the cores among themselves
+        settings = stage.params.model_copy(update={"seed": seed, "replicas": 1, **alone})
         everything = stage.everything.model_dump() | {"seed": seed}
         tasks.append(Task(settings, inputs | {"params.yaml (seed)": seed}, vocab_size, everything, environment))
     return tasks

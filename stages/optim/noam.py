@@ -68,7 +68,8 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         rate = self.rate()
         for group in self.param_groups:
             group["lr"] = rate
-        return _bare_step(self.base)(self.base, closure)
+        with torch.set_grad_enabled(bool(self.base.defaults.get("differentiable"))):
+            return _bare_step(self.base)(self.base, closure)
 
     def state_dict(self) -> dict[str, Any]:
         """As in torch, with `step`, the number of updates done."""
@@ -182,9 +183,29 @@ def adapt(
 
 
 def _bare_step(base: torch.optim.Optimizer) -> Callable[..., float | None]:
-    """The step without what torch wraps around that of each class to call hooks: the wrapper's have been called."""
+    """The step of an optimiser without what torch wraps around it.
+
+    The outer layer calls hooks: the wrapper's have been called. The next one sets whether gradients are recorded, which
+    `ScheduledOptimizer.step` does, and imports torch's compiler to do so.
+    """
     step: Any = type(base).step
-    return step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[no-any-return]
+    if getattr(step, "hooked", False):
+        step = step.__wrapped__
+    if getattr(getattr(step, "__code__", None), "co_name", "") == "_use_grad":
+        step = step.__wrapped__
+    return step  # type: ignore[no-any-return]
+
+
+def without_compiler() -> None:
+    """Keep torch's optimisers from importing torch's compiler, 2.4 s of a processor.
+
+    Some of their methods do so on their first call, to tell the compiler that they are not for it. Where nothing is
+    compiled they may as well be called as they are. To be called before an optimiser is made.
+    """
+    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
+        method = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
+        if method is not None and not hasattr(method, "__dynamo_disable"):
+            method.__dynamo_disable = method
 
 
 def _lists(params: ParamsT) -> ParamsT:

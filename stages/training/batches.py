@@ -138,7 +138,7 @@ class Windows:
         self._window = np.arange(context + 1)
 
     def __len__(self) -> int:
-        """The same for every offset below the context."""
+        """The same for every offset; about one less than there is room for, so that an offset can be drawn."""
         return max(1, (len(self.ids) - self.context) // self.context)
 
     def batch(self, indices: Sequence[int] | Indices) -> Batch:
@@ -165,6 +165,9 @@ class Epochs:
 
     def __init__(self, sentences: Sentences, batches: str, batch_size: int, context: int) -> None:
         self._sentences, self._batches, self._size, self._context = sentences, batches, batch_size, context
+        if batches == "packed" and context < 2:
+            rule = "at least 2 with batches: packed (after the end of a sentence there is nothing to predict)"
+            raise ParamError("context", f" = {context}: expected {rule}")
         if batches == "packed" and len(sentences.ids) <= context:
             raise ParamError("context", f" = {context}: expected less than the {len(sentences.ids)} tokens of the text")
         count = len(Windows(sentences.ids, context)) if batches == "packed" else len(sentences)
@@ -174,7 +177,7 @@ class Epochs:
         """The next epoch; all that is random in it comes from `source`."""
         if self._batches == "packed":
             spare = len(self._sentences.ids) - 1 - self._context * len(Windows(self._sentences.ids, self._context))
-            offset = int(torch.randint(min(self._context, spare + 1), (1,), generator=source))
+            offset = int(torch.randint(spare + 1, (1,), generator=source))  # so that the last tokens have turns too
             windows = Windows(self._sentences.ids, self._context, offset)
             return Epoch(windows, torch.randperm(len(windows), generator=source).numpy(), self._size)
         order = torch.randperm(len(self._sentences), generator=source).numpy()

@@ -56,18 +56,22 @@ class Checkpoint:
         inputs: what the run's result depends on, by name; equal inputs have equal checkpoints.
 
     A second process with the same inputs gets a folder of its own, which no later one finds.
+
+    Raises:
+        CheckpointError: there can be no such folder.
     """
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         root = checkpoints()
-        root.mkdir(parents=True, exist_ok=True)
         self.folder = root / key_of(inputs)
         self._lock = lock_of(self.folder)
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            self.folder = root / f"{self.folder.name}-{os.getpid()}"
-            shutil.rmtree(self.folder, ignore_errors=True)
+        with _naming(root):
+            root.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire(timeout=0)
+            except Timeout:
+                self.folder = root / f"{self.folder.name}-{os.getpid()}"
+                shutil.rmtree(self.folder, ignore_errors=True)
         self._inputs = dict(inputs)
         self._written = 0
         self._checksum = 0

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from stages.model import by_hand
 from stages.model.language_model import LanguageModel, language_model_loss
+from stages.optim.noam import without_compiler
 from stages.optim.registry import make_optimizer
 from stages.params import TrainParams
 from stages.text.vocabulary import PAD
@@ -41,6 +42,8 @@ class Engine:
         for one, gradient in zip(copies, self._gradients, strict=True):
             _share(one, self.weights.detach(), gradient)
         self.weights.grad = self._gradients[0]
+        if not settings.compile:
+            without_compiler()
         self.optimizer = make_optimizer([self.weights], settings)
 
         compiled = torch.compile(_loss, dynamic=False, options={"cpp_wrapper": True}) if settings.compile else None

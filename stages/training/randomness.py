@@ -50,6 +50,7 @@ class Dropout:
     def go_to(self, state: Tensor, place: list[int]) -> None:
         """Go on from a `position`."""
         self._source.set_state(state)
+        self._before, self._pool = state, torch.empty(0)
         size, used = place
         if size:
             self._fill(size)

@@ -17,9 +17,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-import torch
-from torch import nn
-
 from stages.errors import LabError, TrainingError
 from stages.execution import Execution
 from stages.training.batches import Sentences
@@ -69,7 +66,6 @@ def run_tasks(
         KeyboardInterrupt: `stop` was asked for; each run that was under way has saved a checkpoint.
         TrainingError: runs that failed or died, when all others are done; theirs stay for the next start.
     """
-    _warm_up()
     context = multiprocessing.get_context("fork")
     waiting = deque(range(len(tasks)))
     running: dict[int, _Worker] = {}
@@ -114,11 +110,6 @@ def run_tasks(
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _warm_up() -> None:
-    """What is slow the first time in a process, so that no worker pays for it: torch's optimisers import much."""
-    torch.optim.Adam([nn.Parameter(torch.zeros(1))])
 
 
 def _hear(running: Mapping[int, _Worker], listener: GroupListener) -> None:
