@@ -146,7 +146,7 @@ class TrainParams(ArithmeticParams):
     compile: bool = Field(False, strict=True, description="compile the model (batches: packed, numerics: native)")
     eval_every: Whole = Field(10, ge=1, description="epochs between two measurements without dropout")
     eval_tokens: Whole = Field(100_000, ge=1, description="tokens of such a measurement, at most")
-    checkpoint_every: Whole = Field(500, ge=0, description="updates between two checkpoints; 0: only when stopped")
+    checkpoint_every: Whole = Field(1000, ge=0, description="updates between two checkpoints; 0: only when stopped")
     resume: bool = Field(True, strict=True, description="go on from the checkpoint of an interrupted run")
     seed: Whole = Field(0, ge=0, lt=2**32, description="initial weights, order of the sentences, dropout")
     replicas: Whole = Field(1, ge=1, le=1000, description="runs that differ in the seed alone: seed, seed + 1, …")

@@ -10,7 +10,7 @@ A name `dx` stands for the derivative of the loss by `x`.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -26,108 +26,132 @@ _softmax_backward = torch._softmax_backward_data
 Saved = tuple[Any, ...]
 
 
-def fits(model: LanguageModel, length: int) -> bool:
-    """Whether `loss_and_gradients` knows this model and sentences of that length."""
-    config = model.config
-    return config.block == "notebook" and config.activation == "relu" and not config.tied_output and length <= SHORT
+class _Block(NamedTuple):
+    """The parameters of a block, looked up once; their gradients are in their `.grad`."""
+
+    heads: int
+    width: int  # of a head
+    qkv: Tensor
+    out: tuple[Tensor, Tensor]  # weight and bias
+    w1: tuple[Tensor, Tensor]
+    w2: tuple[Tensor, Tensor]
+    gain: Tensor
+    shift: Tensor
+    scale: float  # of the gain
+    eps: float
+
+    @classmethod
+    def of(cls, block: NotebookBlock) -> _Block:
+        attention, f, norm = block.attention, block.feed_forward, block.norm
+        out, w1, w2 = ((linear.weight, linear.bias) for linear in (attention.out, f.w1, f.w2))
+        norms = (norm.gain, norm.bias, norm.scale, norm.eps)
+        return cls(attention.n_heads, attention.head_width, attention.qkv.weight, out, w1, w2, *norms)
 
 
-@torch.no_grad()
-def loss_and_gradients(
-    model: LanguageModel, inputs_BT: Tensor, targets_BT: Tensor, masks_NBTD: Tensor | None, kind: str, scale: float
-) -> float:
-    """Write the gradients of `scale` times the summed loss into the parameters' `.grad`.
+class ByHand:
+    """Loss and gradients of one model; see `fits`."""
 
-    Args:
-        model: one that `fits`.
-        inputs_BT: ids.
-        targets_BT: ids; those that are [pad] do not count.
-        masks_NBTD: dropout, one mask before the blocks and two in each; None for none.
-        kind: of the loss, as in `language_model_loss`.
-        scale: of the gradients, one over the number of targets for those of the mean.
+    def __init__(self, model: LanguageModel) -> None:
+        self._model, self._d_model, self._drops = model, model.config.d_model, model.dropouts
+        self._embedding, self._output = model.embedding.weight, (model.output.weight, model.output.bias)
+        self._blocks = [_Block.of(cast(NotebookBlock, block)) for block in model.blocks]
 
-    Returns:
-        The summed loss, in nats.
-    """
-    B, T = inputs_BT.shape
-    D = model.config.d_model
-    ids_R, targets_R = inputs_BT.flatten(), targets_BT.flatten()
-    N = model.dropouts
-    masks = [torch.ones(1)] * N if masks_NBTD is None else list(masks_NBTD.reshape(N, B * T, D).unbind(0))
-    positions_TD, mask_TT = model.positions_and_mask(T)
-    if B > 1:
-        positions_TD = positions_TD.repeat(B, 1)
+    @staticmethod
+    def fits(model: LanguageModel, length: int) -> bool:
+        """Whether this is for such a model and sentences of that length."""
+        config = model.config
+        return config.block == "notebook" and config.activation == "relu" and not config.tied_output and length <= SHORT
 
-    # forward
-    embedding, output = model.embedding.weight, model.output
-    x_RD = torch.add(positions_TD, embedding[ids_R], alpha=D**0.5).mul_(masks[0])
-    saved = []
-    blocks = cast(list[NotebookBlock], list(model.blocks))
-    for i, block in enumerate(blocks):
-        x_RD, kept = _forward(block, x_RD, mask_TT, masks[1 + 2 * i], masks[2 + 2 * i], B)
-        saved.append(kept)
-    logits_RV = torch.addmm(output.bias, x_RD, output.weight.t())
-    p_RV = logits_RV.softmax(dim=1) if kind == "notebook" else logits_RV
-    log_q_RV = p_RV.log_softmax(dim=1)
-    loss = F.nll_loss(log_q_RV, targets_R, ignore_index=PAD, reduction="sum").item()
+    @torch.no_grad()
+    def loss_and_gradients(
+        self, inputs_BT: Tensor, targets_BT: Tensor, masks_NBTD: Tensor | None, kind: str, scale: float
+    ) -> float:
+        """Write the gradients of `scale` times the summed loss into the parameters' `.grad`.
 
-    # backward: softmax minus the target, for each row that has one
-    d_RV = log_q_RV.exp_()
-    d_RV.scatter_add_(1, targets_R[:, None], torch.full((B * T, 1), -1.0))
-    if B > 1:
-        d_RV.mul_((targets_R != PAD)[:, None])
-    d_RV.mul_(scale)
-    if kind == "notebook":
-        d_RV = _softmax_backward(d_RV, p_RV, 1, d_RV.dtype)
-    _write_linear(output.weight, output.bias, d_RV, x_RD)
-    d_RD = d_RV @ output.weight
-    for block, kept in zip(reversed(blocks), reversed(saved), strict=True):
-        d_RD = _backward(block, kept, d_RD)
-    assert embedding.grad is not None  # noqa: S101 (for the type checker)
-    embedding.grad.zero_().index_add_(0, ids_R, d_RD.mul_(masks[0]).mul_(D**0.5))
-    return loss
+        Args:
+            inputs_BT: ids.
+            targets_BT: ids; those that are [pad] do not count.
+            masks_NBTD: dropout, one mask before the blocks and two in each; None for none.
+            kind: of the loss, as in `language_model_loss`.
+            scale: of the gradients, one over the number of targets for those of the mean.
+
+        Returns:
+            The summed loss, in nats.
+        """
+        (B, T), D = inputs_BT.shape, self._d_model
+        ids_R, targets_R = inputs_BT.flatten(), targets_BT.flatten()
+        if masks_NBTD is None:
+            masks = [torch.ones(1)] * self._drops
+        else:
+            masks = list(masks_NBTD.reshape(self._drops, B * T, D).unbind(0))
+        positions_TD, mask_TT = self._model.positions_and_mask(T)
+        if B > 1:
+            positions_TD = positions_TD.repeat(B, 1)
+
+        # forward
+        x_RD = torch.add(positions_TD, self._embedding[ids_R], alpha=D**0.5).mul_(masks[0])
+        saved = []
+        for i, block in enumerate(self._blocks):
+            x_RD, kept = _forward(block, x_RD, mask_TT, masks[1 + 2 * i], masks[2 + 2 * i], B)
+            saved.append(kept)
+        weight, bias = self._output
+        logits_RV = torch.addmm(bias, x_RD, weight.t())
+        p_RV = logits_RV.softmax(dim=1) if kind == "notebook" else logits_RV
+        log_q_RV = p_RV.log_softmax(dim=1)
+        loss = F.nll_loss(log_q_RV, targets_R, ignore_index=PAD, reduction="sum").item()
+
+        # backward: softmax minus the target, for each row that has one
+        d_RV = log_q_RV.exp_()
+        d_RV.scatter_add_(1, targets_R[:, None], torch.full((B * T, 1), -1.0))
+        if B > 1:
+            d_RV.mul_((targets_R != PAD)[:, None])
+        d_RV.mul_(scale)
+        if kind == "notebook":
+            d_RV = _softmax_backward(d_RV, p_RV, 1, d_RV.dtype)
+        d_RD = _linear_backward(self._output, d_RV, x_RD)
+        for block, kept in zip(reversed(self._blocks), reversed(saved), strict=True):
+            d_RD = _backward(block, kept, d_RD)
+        assert self._embedding.grad is not None  # noqa: S101 (for the type checker)
+        self._embedding.grad.zero_().index_add_(0, ids_R, d_RD.mul_(masks[0]).mul_(D**0.5))
+        return loss
 
 
 def _forward(
-    block: NotebookBlock, x_RD: Tensor, mask_TT: Tensor, drop1: Tensor, drop2: Tensor, B: int
+    block: _Block, x_RD: Tensor, mask_TT: Tensor, drop1: Tensor, drop2: Tensor, B: int
 ) -> tuple[Tensor, Saved]:
     """`h = attention(x); drop2 · (drop1 · (x + norm(h)) + norm(feed_forward(h)))`, and what the way back needs."""
-    attention, feed_forward, norm = block.attention, block.feed_forward, block.norm
-    H, K, T, D = attention.n_heads, attention.head_width, len(x_RD) // B, x_RD.shape[1]
-    qkv = (x_RD @ attention.qkv.weight.t()).view(B, T, 3, H, K).permute(2, 0, 3, 1, 4).reshape(3, B * H, T, K)
+    (rows, D), H, K = x_RD.shape, block.heads, block.width
+    T = rows // B
+    qkv = (x_RD @ block.qkv.t()).view(B, T, 3, H, K).permute(2, 0, 3, 1, 4).reshape(3, B * H, T, K)
     q_NTK, k_NTK, v_NTK = qkv.unbind(0)
     weights_NTT = torch.baddbmm(mask_TT, q_NTK, k_NTK.transpose(1, 2), alpha=K**-0.5).softmax(dim=2)
     y_RHK = torch.bmm(weights_NTT, v_NTK).view(B, H, T, K).transpose(1, 2).reshape(-1, H * K)
-    h_RD = torch.addmm(attention.out.bias, y_RHK, attention.out.weight.t())
-    gain = norm.gain * norm.scale
-    norm1_RD, *stats1 = torch.native_layer_norm(h_RD, (D,), gain, norm.bias, norm.eps)
-    a_RF = torch.addmm(feed_forward.w1.bias, h_RD, feed_forward.w1.weight.t()).relu_()
-    f_RD = torch.addmm(feed_forward.w2.bias, a_RF, feed_forward.w2.weight.t())
-    norm2_RD, *stats2 = torch.native_layer_norm(f_RD, (D,), gain, norm.bias, norm.eps)
+    h_RD = _linear(block.out, y_RHK)
+    gain = block.gain * block.scale
+    norm1_RD, *stats1 = torch.native_layer_norm(h_RD, (D,), gain, block.shift, block.eps)
+    a_RF = _linear(block.w1, h_RD).relu_()
+    f_RD = _linear(block.w2, a_RF)
+    norm2_RD, *stats2 = torch.native_layer_norm(f_RD, (D,), gain, block.shift, block.eps)
     out_RD = norm1_RD.add_(x_RD).mul_(drop1).add_(norm2_RD).mul_(drop2)
     return out_RD, (B, T, x_RD, qkv, weights_NTT, y_RHK, h_RD, gain, stats1, a_RF, f_RD, stats2, drop1, drop2)
 
 
-def _backward(block: NotebookBlock, saved: Saved, d_RD: Tensor) -> Tensor:
+def _backward(block: _Block, saved: Saved, d_RD: Tensor) -> Tensor:
     """The derivative by the block's input; those by its parameters go where they belong."""
     B, T, x_RD, qkv, weights_NTT, y_RHK, h_RD, gain, stats1, a_RF, f_RD, stats2, drop1, drop2 = saved
-    attention, feed_forward, norm = block.attention, block.feed_forward, block.norm
-    H, K, D = attention.n_heads, attention.head_width, x_RD.shape[1]
+    H, K, D = block.heads, block.width, x_RD.shape[1]
     q_NTK, k_NTK, v_NTK = qkv.unbind(0)
 
     dnorm2_RD = d_RD.mul_(drop2)
     dx_RD: Tensor = dnorm2_RD * drop1  # of x + norm(h): into x directly, and into the first norm
-    df_RD, dgain2, dbias2 = _layer_norm_backward(dnorm2_RD, f_RD, (D,), *stats2, gain, norm.bias, (True, True, True))
-    _write_linear(feed_forward.w2.weight, feed_forward.w2.bias, df_RD, a_RF)
-    da_RF = (df_RD @ feed_forward.w2.weight).mul_(a_RF > 0)
-    _write_linear(feed_forward.w1.weight, feed_forward.w1.bias, da_RF, h_RD)
-    dh_RD, dgain1, dbias1 = _layer_norm_backward(dx_RD, h_RD, (D,), *stats1, gain, norm.bias, (True, True, True))
-    torch.add(dgain1, dgain2, out=norm.gain.grad).mul_(norm.scale)
-    torch.add(dbias1, dbias2, out=norm.bias.grad)
-    dh_RD.addmm_(da_RF, feed_forward.w1.weight)
+    df_RD, dgain2, dshift2 = _layer_norm_backward(dnorm2_RD, f_RD, (D,), *stats2, gain, block.shift, (True,) * 3)
+    da_RF = _linear_backward(block.w2, df_RD, a_RF).mul_(a_RF > 0)
+    dh_RD, dgain1, dshift1 = _layer_norm_backward(dx_RD, h_RD, (D,), *stats1, gain, block.shift, (True,) * 3)
+    torch.add(dgain1, dgain2, out=block.gain.grad).mul_(block.scale)
+    torch.add(dshift1, dshift2, out=block.shift.grad)
+    dh_RD.add_(_linear_backward(block.w1, da_RF, h_RD))
 
-    _write_linear(attention.out.weight, attention.out.bias, dh_RD, y_RHK)
-    dy_NTK = (dh_RD @ attention.out.weight).view(B, T, H, K).transpose(1, 2).reshape(-1, T, K)
+    dy_NTK = _linear_backward(block.out, dh_RD, y_RHK).view(B, T, H, K).transpose(1, 2).reshape(-1, T, K)
     dweights_NTT = torch.bmm(dy_NTK, v_NTK.transpose(1, 2))
     dscores_NTT = _softmax_backward(dweights_NTT, weights_NTT, 2, weights_NTT.dtype).mul_(K**-0.5)
     dqkv = torch.empty_like(qkv)
@@ -135,12 +159,20 @@ def _backward(block: NotebookBlock, saved: Saved, d_RD: Tensor) -> Tensor:
     torch.bmm(dscores_NTT.transpose(1, 2), q_NTK, out=dqkv[1])
     torch.bmm(weights_NTT.transpose(1, 2), dy_NTK, out=dqkv[2])
     dqkv = dqkv.view(3, B, H, T, K).permute(1, 3, 0, 2, 4).reshape(-1, 3 * H * K)
-    torch.mm(dqkv.t(), x_RD, out=attention.qkv.weight.grad)
-    dx_RD.addmm_(dqkv, attention.qkv.weight)
+    torch.mm(dqkv.t(), x_RD, out=block.qkv.grad)
+    dx_RD.addmm_(dqkv, block.qkv)
     return dx_RD
 
 
-def _write_linear(weight: Tensor, bias: Tensor, dy: Tensor, x: Tensor) -> None:
-    """Gradients of `y = x Wᵀ + b` over rows."""
+def _linear(parameters: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
+    """`x Wᵀ + b` over rows."""
+    weight, bias = parameters
+    return torch.addmm(bias, x, weight.t())
+
+
+def _linear_backward(parameters: tuple[Tensor, Tensor], dy: Tensor, x: Tensor) -> Tensor:
+    """The derivative of `_linear` by x; those by weight and bias go where they belong."""
+    weight, bias = parameters
     torch.mm(dy.t(), x, out=weight.grad)
     torch.sum(dy, 0, out=bias.grad)
+    return dy @ weight

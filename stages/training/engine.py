@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from stages.model import by_hand
+from stages.model.by_hand import ByHand
 from stages.model.language_model import LanguageModel, language_model_loss
 from stages.optim.noam import without_compiler
 from stages.optim.registry import make_optimizer
@@ -37,9 +37,13 @@ class Engine:
     def __init__(self, model: LanguageModel, settings: TrainParams, dropout: Dropout) -> None:
         self.model, self._settings, self._dropout = model, settings, dropout
         self.weights = nn.Parameter(nn.utils.parameters_to_vector(model.parameters()).detach())
-        copies = [model, *(copy.deepcopy(model) for _ in range(settings.shards - 1))]
+        if settings.compile:
+            model.positions_and_mask(settings.context)  # what is compiled depends on the length of these tables
+        # Compiled code has a copy even for one shard: measurements may lengthen the model's own tables.
+        copies = [copy.deepcopy(model) for _ in range(settings.shards - (not settings.compile))]
+        copies = copies if settings.compile else [model, *copies]
         self._gradients = [torch.zeros_like(self.weights) for _ in copies]
-        for one, gradient in zip(copies, self._gradients, strict=True):
+        for one, gradient in zip([*copies, model], [*self._gradients, self._gradients[0]], strict=True):
             _share(one, self.weights.detach(), gradient)
         self.weights.grad = self._gradients[0]
         if not settings.compile:
@@ -65,7 +69,10 @@ class Engine:
         count = sum(batch.count for batch in batches)
         work = [(batch, self._masks(batch)) for batch in batches]
         jobs = [partial(shard.run, i, len(self._shards), work, 1 / count) for i, shard in enumerate(self._shards)]
-        sums = [job() for job in jobs] if self._pool is None else [one.result() for one in map(self._pool.submit, jobs)]
+        if self._pool is None:
+            sums = [job() for job in jobs]
+        else:
+            sums = [one.result() for one in [self._pool.submit(job) for job in jobs]]
         gradient = self._gradients[0]
         for other in self._gradients[1:]:
             gradient.add_(other)
@@ -89,12 +96,13 @@ class _Shard:
 
     def __init__(self, model: LanguageModel, gradient: Tensor, loss: Loss | None, kind: str) -> None:
         self._model, self._gradient, self._loss, self._kind = model, gradient, loss, kind
+        self._by_hand = ByHand(model) if loss is None and ByHand.fits(model, 1) else None
 
     def run(self, part: int, parts: int, work: Sequence[tuple[Batch, Tensor | None]], scale: float) -> float:
         """Gradient of this part of the batches into its vector; returns the sum of the losses."""
         pieces = [piece for batch, masks in work if (piece := _piece(batch, masks, part, parts))]
-        if self._loss is None and len(pieces) == 1 and by_hand.fits(self._model, pieces[0][0].shape[1]):
-            return by_hand.loss_and_gradients(self._model, *pieces[0], self._kind, scale)
+        if self._by_hand is not None and len(pieces) == 1 and ByHand.fits(self._model, pieces[0][0].shape[1]):
+            return self._by_hand.loss_and_gradients(*pieces[0], self._kind, scale)
         self._gradient.zero_()
         total = 0.0
         for inputs_BT, targets_BT, masks_NBTD in pieces:

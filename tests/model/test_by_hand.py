@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from stages.model.by_hand import fits, loss_and_gradients
+from stages.model.by_hand import ByHand
 from stages.model.language_model import LanguageModel, initialise, language_model_loss
 from stages.params import TrainParams
 from stages.text.vocabulary import PAD
@@ -46,7 +46,7 @@ def test_loss_and_gradients_are_autograds(kind: str, heads: str, layers: int, ro
     targets_BT[rows - 1, 4:] = PAD if rows > 1 else 7
     masks = torch.empty(model.dropouts, rows, 6, 8).bernoulli_(0.7, generator=source) / 0.7 if dropout else None
 
-    loss = loss_and_gradients(model, inputs_BT, targets_BT, masks, kind, 0.25)
+    loss = ByHand(model).loss_and_gradients(inputs_BT, targets_BT, masks, kind, 0.25)
     found = [parameter.grad.clone() for parameter in model.parameters()]
 
     model.zero_grad()
@@ -62,23 +62,23 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
     """Independent of autograd's formulas: the loss moves as the gradient of one weight of each parameter says."""
     model = new_model()
     inputs_BT, targets_BT = torch.tensor([[1, 4, 5, 4]]), torch.tensor([[4, 5, 4, 2]])
-    loss_and_gradients(model, inputs_BT, targets_BT, None, "cross_entropy", 1.0)
+    ByHand(model).loss_and_gradients(inputs_BT, targets_BT, None, "cross_entropy", 1.0)
     gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     for name, parameter in model.named_parameters():
         at = gradients[name].abs().argmax()
         losses = []
         for step in (1e-6, -2e-6):
             parameter.data.view(-1)[at] += step
-            losses.append(loss_and_gradients(model, inputs_BT, targets_BT, None, "cross_entropy", 1.0))
+            losses.append(ByHand(model).loss_and_gradients(inputs_BT, targets_BT, None, "cross_entropy", 1.0))
         assert (losses[0] - losses[1]) / 2e-6 == pytest.approx(gradients[name].view(-1)[at].item(), rel=1e-5), name
         parameter.data.view(-1)[at] += 1e-6
 
 
 @pytest.mark.parametrize("settings", [{"block": "pre"}, {"activation": "gelu"}, {"tied_output": True}])
 def test_other_models_are_left_to_autograd(settings: dict[str, object]) -> None:
-    assert not fits(new_model(**settings), 6)
+    assert not ByHand.fits(new_model(**settings), 6)
 
 
 def test_long_sentences_are_left_to_autograd() -> None:
-    assert fits(new_model(), 128)
-    assert not fits(new_model(), 129)
+    assert ByHand.fits(new_model(), 128)
+    assert not ByHand.fits(new_model(), 129)
