@@ -75,20 +75,26 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 
 def _summary(_: argparse.Namespace) -> int:
-    metrics = files.read_json(paths.METRICS)
+    from stages.analysis.freshness import outdated
+    from stages.analysis.summary import summary
+
+    metrics, replicas = files.read_json(paths.METRICS), files.read_json(paths.REPLICAS)
     prompts = files.read_json(paths.EVALUATION / "next_words.json")
     if not isinstance(metrics, dict) or "train" not in metrics:
         raise ArtifactError(paths.METRICS, "not what stage evaluate writes; `dvc repro` makes it anew")
-    print(f"\nmeasured on  {metrics['measured_on']}")
-    for name in (name for name in paths.SPLITS if name in metrics):
-        split = metrics[name]
-        excess = f", {split['excess']:.4f} above the floor of this text" if "excess" in split else ""
-        perplexity = "beyond a float" if split["perplexity"] is None else f"{split['perplexity']:.4g}"
-        print(f"{name + ' loss':<11}  {split['loss']:.4f} nats/token (perplexity {perplexity}{excess})")
-    for prediction in prompts:
-        if prediction["tokens"] == ["[bos]"]:
-            best = prediction["next"][0]
-            print(f"after [bos]  {best['word']} ({best['probability']:.2f})")
+    if not isinstance(replicas, list) or not replicas:
+        raise ArtifactError(paths.REPLICAS, "not what stage evaluate writes; `dvc repro` makes it anew")
+    changed = outdated()
+    if changed:
+        more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+        print(
+            f"warning: changed since these numbers were made: {', '.join(changed[:5])}{more}; "
+            "`dvc repro` brings all up to date",
+            file=sys.stderr,
+        )
+    print()
+    for line in summary(metrics, replicas, prompts):
+        print(line)
     print(f"report       {paths.REPORT}")
     print("runs         make ui")
     return 0

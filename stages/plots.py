@@ -2,8 +2,8 @@
 
     python -m stages.plots      (as `dvc repro plots` does)
 
-Reads reports/{history,validation,metrics,corpus}.json, data/evaluation and data/model/config.json;
-writes reports/figures and reports/index.html.
+Reads reports/{history,validation,metrics,replicas,corpus}.json, data/evaluation and data/model (its configuration, and
+of several replicas their curves); writes reports/figures and reports/index.html.
 """
 
 from __future__ import annotations
@@ -18,34 +18,39 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from stages import files, paths
-from stages.analysis import figures, fonts, heatmaps, report, style
+from stages.analysis import figures, fonts, heatmaps, report, seeds, style
+from stages.analysis.outcome import diverged, measure
 from stages.errors import ArtifactError
 from stages.optim.schedules import noam_rate
 from stages.params import PlotsParams
 from stages.stage import Stage, run
 
 _CURVE_POINTS = 300
+_UPDATE = ("step", "epoch", "lr", "loss", "grad_norm")
+_MEASUREMENT = ("step", "epoch", "split", "loss", "perplexity", "accuracy")
 
 
 def main() -> None:
     """Load, draw, save."""
     stage = Stage("plots", PlotsParams)
 
-    history = pd.DataFrame(files.read_json(paths.HISTORY))
-    validation = pd.DataFrame(files.read_json(paths.VALIDATION))
+    history, validation = read_records(paths.HISTORY, _UPDATE), read_records(paths.VALIDATION, _MEASUREMENT)
     attention = read_attention(paths.EVALUATION / "attention.safetensors")
     facts = report.Run(
         config=files.read_json(paths.MODEL / "config.json"),
+        replicas=files.read_json(paths.REPLICAS),
         metrics=files.read_json(paths.METRICS),
         corpus=files.read_json(paths.CORPUS_REPORT),
         next_words=files.read_json(paths.EVALUATION / "next_words.json"),
-        last_rate=float(history["lr"].iloc[-1]),
+        updates=len(history),
+        last_rate=float(history["lr"].iloc[-1]) if len(history) else None,
     )
 
     rates = noam_rates(stage.params.rate_d_model, stage.params.rate_warmups)
     drawn = {
         "noam-rate": style.rendered(figures.noam_rate_figure(rates, d_model=stage.params.rate_d_model)),
         **{name: style.rendered(figure) for name, figure in training_figures(history, validation, facts)},
+        **{name: style.rendered(figure) for name, figure in replica_figures(validation, facts)},
         **{name: style.rendered(figure) for name, figure in prompt_figures(facts, attention)},
     }
     page = report.page(facts, {name: kinds["svg"] for name, kinds in drawn.items()})
@@ -58,6 +63,12 @@ def main() -> None:
                 files.write_bytes(folder / f"{name}.{kind}", content)
     files.write_text(paths.REPORT, page)
     stage.say(f"{len(drawn)} figures in {paths.FIGURES}, report in {paths.REPORT}")
+
+
+def read_records(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """A table of records; one without any, as of a run that diverged at its first update, has these columns."""
+    records = files.read_json(path)
+    return pd.DataFrame(records) if records else pd.DataFrame(columns=list(columns), dtype=float)
 
 
 def read_attention(path: Path) -> list[np.ndarray]:
@@ -89,12 +100,35 @@ def training_figures(
     history: pd.DataFrame, validation: pd.DataFrame, facts: report.Run
 ) -> Iterator[tuple[str, Figure]]:
     """Loss, rate and gradient norm, each with its name."""
-    held_out = len(validation) and validation["split"].iloc[0] == "valid"
-    name = "held-out text, without dropout" if held_out else "training text, without dropout"
+    name = f"{measured_text(validation)}, without dropout"
     floor = facts.metrics["train"].get("floor")
-    yield "loss", figures.loss_figure(history, validation, validation_label=name, floor=floor)
+    ends = [replica["diverged_at"] for replica in diverged(facts.replicas)]
+    yield "loss", figures.loss_figure(history, validation, validation_label=name, floor=floor, diverged=ends)
     yield "rate", figures.rate_figure(history)
     yield "gradient-norm", figures.gradient_norm_figure(history)
+
+
+def measured_text(validation: pd.DataFrame) -> str:
+    """What the measurements while training were made on."""
+    held_out = len(validation) and validation["split"].iloc[0] == "valid"
+    return "held-out text" if held_out else "training text"
+
+
+def replica_figures(validation: pd.DataFrame, facts: report.Run) -> Iterator[tuple[str, Figure]]:
+    """Of several replicas, each beside the others."""
+    if len(facts.replicas) == 1:
+        return
+    records = []
+    for seed in [replica["seed"] for replica in facts.replicas[: seeds.MAX_CURVES + 1]]:  # one more, to say so
+        path = paths.MODEL / "replicas" / str(seed) / paths.VALIDATION.name
+        records += [{**record, "seed": seed} for record in files.read_json(path)]
+    curves = pd.DataFrame(records, columns=["seed", "step", "loss"])
+    split = "valid" if "valid" in facts.replicas[0] else "train"
+    rows = [(replica["seed"], replica[split]["loss"], replica.get("diverged_at")) for replica in facts.replicas]
+    finals = pd.DataFrame(rows, columns=["seed", "loss", "diverged_at"])
+    over = measure(facts.replicas, split, "loss")
+    text = measured_text(validation)
+    yield "replicas", seeds.replicas_figure(curves, validation, finals, over, text=text)
 
 
 def prompt_figures(facts: report.Run, attention: list[np.ndarray]) -> Iterator[tuple[str, Figure]]:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from stages import files, paths
+from stages.analysis import freshness
 from stages.cli import main
 from tests.conftest import Lab
 
@@ -87,6 +89,45 @@ def test_the_summary(trained: Lab, noam: Callable[..., Answer]) -> None:
     assert "make ui" in out
 
 
+def test_the_summary_of_replicas_and_of_a_model_that_diverged(small_lab: Lab, noam: Callable[..., Answer]) -> None:
+    small_lab.set(replicas=3)
+    small_lab.run("prepare", "vocab", "train", "evaluate")
+    found = small_lab.read("reports/metrics.json")["train"]
+    code, out, err = noam("summary")
+    assert (code, err) == (0, "")
+    bounds = f"95% interval of the mean {found['loss_low']:.4f} to {found['loss_high']:.4f}"
+    spread = (
+        f"{found['loss']:.4f} ± {found['loss_std']:.4f} nats/token (mean ± standard deviation of 3 seeds; {bounds})"
+    )
+    assert f"train loss   {spread}\n" in out
+
+    replicas = small_lab.read("reports/replicas.json")
+    replicas[1] |= {"diverged_at": 7, "last_finite": None}
+    replicas[1]["train"] |= {"loss": None, "excess": None, "perplexity": None}
+    files.write_json(small_lab.folder / paths.REPLICAS, replicas)
+    _, out, _ = noam("summary")
+    assert "diverged     1 of 3: seed 1 at update 7\n" in out
+    files.write_json(small_lab.folder / paths.REPLICAS, replicas[1:2])
+    code, out, _ = noam("summary")
+    assert code == 0
+    assert "train loss   not finite\ndiverged     at update 7\n" in out
+
+
+def test_the_summary_warns_of_what_changed_since(
+    trained: Lab, noam: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freshness, "outdated", lambda: ["params.yaml (warmup)", *"bcdefg"])
+    code, out, err = noam("summary")
+    assert code == 0
+    assert "train loss" in out
+    assert err == (
+        "warning: changed since these numbers were made: params.yaml (warmup), b, c, d, e and 2 more; "
+        "`dvc repro` brings all up to date\n"
+    )
+    monkeypatch.setattr(freshness, "outdated", list)
+    assert noam("summary")[2] == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -121,8 +162,9 @@ def test_it_runs_as_a_command_whatever_the_locale(trained: Lab) -> None:
     assert done.stdout.startswith(b"[bos] el [unk]\n")
 
 
-def test_summary_of_damaged_metrics_is_one_line(trained: Lab) -> None:
-    path = trained.folder / "reports/metrics.json"
+@pytest.mark.parametrize("name", ["metrics", "replicas"])
+def test_summary_of_damaged_metrics_is_one_line(trained: Lab, name: str) -> None:
+    path = trained.folder / f"reports/{name}.json"
     whole = path.read_text(encoding="utf-8")
     path.write_text("[]", encoding="utf-8")
     try:
@@ -130,7 +172,7 @@ def test_summary_of_damaged_metrics_is_one_line(trained: Lab) -> None:
     finally:
         path.write_text(whole, encoding="utf-8")
     assert done.returncode == 1
-    assert done.stderr == "error: reports/metrics.json: not what stage evaluate writes; `dvc repro` makes it anew\n"
+    assert done.stderr == f"error: reports/{name}.json: not what stage evaluate writes; `dvc repro` makes it anew\n"
 
 
 def test_a_port_that_cannot_be_is_refused(trained: Lab) -> None:

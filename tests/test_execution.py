@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -75,6 +76,99 @@ def test_a_line_cut_short_is_left_out_and_what_follows_is_read(lab: Lab) -> None
     assert [entry["s"] for entry in execution.entries()] == [1, 1]
     execution.journal_path.write_text(whole + whole.rstrip("\n"), encoding="utf-8")  # still being written
     assert [entry["s"] for entry in execution.entries()] == [1]
+
+
+def test_a_resumed_one_goes_on_as_if_it_had_not_ended(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DVC_EXP_NAME", "first")
+    execution = Execution.create("trained", PARAMS, environment={"torch": "2.13.0"})
+    began = execution.record
+    for event, message in (("diverged", "at update 3"), ("killed", "stopped by SIGTERM")):
+        execution.append_event(event, message)
+    dead = began.model_copy(update={"trainer": began.trainer.model_copy(update={"created": 0.0})})
+    (execution.folder / "execution.json").write_text(dead.model_dump_json(), encoding="utf-8")
+    assert execution.ended()
+
+    monkeypatch.setenv("DVC_EXP_NAME", "second")
+    execution.resume()
+    assert (execution.end(), execution.events()) == (None, [])
+    assert not execution.ended()
+    record = execution.record
+    assert record.trainer == Process.of(psutil.Process())
+    assert record.experiment == "second"
+    kept = ("id", "started", "params", "environment", "kind", "commit")
+    assert [getattr(record, key) for key in kept] == [getattr(began, key) for key in kept]
+    execution.append_event("finished")
+    assert [entry["event"] for entry in execution.entries()] == ["diverged", "killed", "resumed", "finished"]
+    assert execution.end() == execution.events()[0]
+
+    monkeypatch.delenv("DVC_EXP_NAME")
+    execution.resume()
+    assert execution.record.experiment == "second"
+
+
+def test_the_last_end_counts(lab: Lab) -> None:
+    execution = Execution.create("trained", PARAMS)
+    execution.append_event("killed", "found so")
+    execution.append_event("finished")
+    end = execution.end()
+    assert end is not None
+    assert end["event"] == "finished"
+
+
+@pytest.mark.parametrize("lines", [0, 2, 4])
+def test_what_a_resumed_run_logs_again_is_in_the_journal_once(lab: Lab, lines: int) -> None:
+    """Four lines were logged, the last checkpoint was after `lines`; the fifth was cut by the crash."""
+    execution = Execution.create("trained", PARAMS)
+    with Journal(execution) as journal:
+        for step in range(1, 5):
+            journal.log(step, {"train/loss": step / 8})
+    before = execution.journal_path.read_bytes()
+    with open(execution.journal_path, "ab") as file:
+        file.write(b'{"s": 5, "t": 17')
+    execution.resume()
+    with Journal(execution, lines) as journal:
+        for step in range(lines + 1, 8):
+            journal.log(step, {"train/loss": step / 8})
+    assert execution.journal_path.read_bytes().startswith(before)
+    assert [entry["s"] for entry in execution.entries() if "m" in entry] == list(range(1, 8))
+    assert [entry["m"]["train/loss"] for entry in execution.entries() if "m" in entry] == [n / 8 for n in range(1, 8)]
+
+
+def test_a_journal_that_lost_lines_has_those_after_the_checkpoint(lab: Lab) -> None:
+    """The machine went down: what the checkpoint counts on is there, what came after it may not be."""
+    execution = Execution.create("trained", PARAMS)
+    with Journal(execution) as journal:
+        for step in range(1, 4):
+            journal.log(step, {"train/loss": 1.0})
+        journal.sync()
+    execution.resume()
+    with Journal(execution, 3) as journal:
+        journal.log(4, {"train/loss": 1.0})
+        assert journal.lines == 4
+    assert [entry["s"] for entry in execution.entries() if "m" in entry] == [1, 2, 3, 4]
+
+
+def test_replicas_belong_to_an_execution(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Execution.create("trained", PARAMS)
+    assert group.replicas() == []
+    other = group.record.owner.model_copy(update={"created": 1.0})
+    record = group.record.model_copy(update={"owner": other})
+    (group.folder / "execution.json").write_text(record.model_dump_json(), encoding="utf-8")
+    made = [Execution.create("trained", PARAMS | {"seed": seed}, parent=group.id) for seed in (4, 5)]
+    for replica in (*made, made[0]):
+        group.add_replica(replica)
+    assert [one.id for one in group.replicas()] == [one.id for one in made]
+    assert [one.record.parent for one in made] == [group.id, group.id]
+    assert made[0].record.owner == other  # that of its group, whose `dvc` it is
+
+    later = Execution.create("trained", PARAMS)
+    made[1].append_event("killed")
+    made[1].resume(later.id)
+    assert made[1].record.parent == later.id
+    shutil.rmtree(made[0].folder)
+    assert [one.id for one in group.replicas()] == [made[1].id]
+    assert Execution.find("") is None
+    assert Execution.find(made[0].id) is None
 
 
 @pytest.mark.parametrize("event", ["failed", "killed", "finished"])

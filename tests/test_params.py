@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.errors import ParamError
-from stages.params import STAGE_PARAMS, Params, TrainParams, json_schema, load_params, parse_params, read_params_file
+from stages.params import (
+    STAGE_PARAMS,
+    WITHOUT_EFFECT,
+    Params,
+    TrainParams,
+    json_schema,
+    load_params,
+    parse_params,
+    read_params_file,
+)
 from tests.conftest import ROOT
 
 DEFAULTS = Params().model_dump()
@@ -36,6 +45,21 @@ def parse(**changes: Any) -> Params:
         ("dropout", math.nan, "a number ≥ 0"),
         ("beta1", "1e400", "a number ≥ 0"),
         ("seed", -1, "a whole number ≥ 0"),
+        ("seed", 2**32, "a whole number ≥ 0 and < "),
+        ("batches", "padded", "shuffled, bucketed or packed"),
+        ("numerics", "fast", "portable or native"),
+        ("threads", 0, "a whole number ≥ 1 and ≤ 256"),
+        ("shards", 257, "a whole number ≥ 1 and ≤ 256"),
+        ("replicas", 0, "a whole number ≥ 1 and ≤ 1000"),
+        ("workers", -1, "a whole number ≥ 0 and ≤ 256"),
+        ("accumulate", 0, "a whole number ≥ 1"),
+        ("context", 0, "a whole number ≥ 1"),
+        ("max_updates", -1, "a whole number ≥ 0"),
+        ("eval_tokens", 0, "a whole number ≥ 1"),
+        ("checkpoint_every", -1, "a whole number ≥ 0"),
+        ("checkpoint_every", None, "a whole number ≥ 0"),
+        ("resume", "no", "true or false"),
+        ("compile", 1, "true or false"),
         ("block", "Post", "notebook, post or pre"),
         ("heads", None, "full or split"),
         ("lowercase", "yes", "true or false"),
@@ -104,12 +128,43 @@ def test_every_problem_has_its_line_and_a_typo_names_the_nearest_key() -> None:
         ({"d_model": 15}, "d_model", "expected an even number"),
         ({"d_model": 128, "n_heads": 5, "heads": "split"}, "n_heads", "a divisor of d_model = 128"),
         ({"valid_fraction": 0.5, "test_fraction": 0.5}, "valid_fraction", "less than 1 together with test_fraction"),
+        ({"compile": True, "numerics": "native"}, "compile", "= true: expected false unless batches: packed"),
+        (
+            {"compile": True, "numerics": "native", "batches": "bucketed"},
+            "compile",
+            "= true: expected false unless batches: packed",
+        ),
+        ({"compile": True, "batches": "packed"}, "compile", "= true: expected false unless numerics: native"),
+        ({"shards": 2}, "shards", "= 2: expected at most batch_size = 1"),
+        ({"shards": 9, "batch_size": 8}, "shards", "= 9: expected at most batch_size = 8"),
+        ({"seed": 2**32 - 1, "replicas": 2}, "replicas", "= 2: expected seeds below 2\\^32"),
     ],
 )
 def test_values_that_are_impossible_together_are_refused(changes: dict[str, Any], key: str, words: str) -> None:
     with pytest.raises(ParamError, match=words) as caught:
         parse(**changes)
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"compile": True, "numerics": "native", "batches": "packed"},
+        {"shards": 8, "batch_size": 8},
+        {"shards": 2, "batch_size": 3, "threads": 16},
+        {"seed": 2**32 - 2, "replicas": 2},
+        {"replicas": 1000, "workers": 256},
+        {"context": 2, "batches": "shuffled"},
+    ],
+)
+def test_values_that_go_together_are_taken(changes: dict[str, Any]) -> None:
+    assert parse(**changes).model_dump() == DEFAULTS | changes
+
+
+def test_what_has_no_effect_on_a_result_is_a_parameter_of_training() -> None:
+    """And no other key may change without a run starting anew."""
+    assert sorted(WITHOUT_EFFECT) == ["checkpoint_every", "replicas", "resume", "threads", "workers"]
+    assert TrainParams.model_fields.keys() > WITHOUT_EFFECT
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,22 @@ import pytest
 from safetensors.numpy import save_file
 
 from stages import files, paths, plots
-from stages.params import TrainParams
-from tests.conftest import ROOT
+from stages.params import WITHOUT_EFFECT, TrainParams
+from tests.conftest import ROOT, Lab
 
-INPUTS = (paths.EVALUATION, paths.MODEL, paths.CORPUS_REPORT, paths.HISTORY, paths.METRICS, paths.VALIDATION)
+INPUTS = (
+    paths.EVALUATION,
+    paths.MODEL,
+    paths.CORPUS_REPORT,
+    paths.HISTORY,
+    paths.METRICS,
+    paths.REPLICAS,
+    paths.VALIDATION,
+)
 PROMPTS = [["[bos]"], ["[bos]", "un", "गाय", "القطة", "小猫", "ᠮ"]]
+CURVES = ["loss", "rate", "gradient-norm", "noam-rate"]
+PROMPT_FIGURES = ["next-words-p0", "next-words-p1", "attention-p1", "attention-p1-L0H0", "attention-p1-L0H1"]
+OUTPUTS = {f"{name}.{kind}" for name in CURVES + PROMPT_FIGURES for kind in ("png", "svg")} | {"index.html"}
 HOSTILE = """
 backend: pdf
 font.family: serif
@@ -33,7 +44,7 @@ def inputs(folder: Path) -> None:
         {"step": i, "epoch": 1, "lr": i * 1e-6, "loss": 3.0 - i / 100, "grad_norm": 1.0 + i % 5} for i in range(1, 91)
     ]
     measured = {"loss": 2.0, "perplexity": None, "accuracy": 0.5, "tokens": 48, "sentences": 9, "unknown_share": 0.0}
-    training = TrainParams().model_dump()
+    training = TrainParams().model_dump(exclude=WITHOUT_EFFECT)
     config = {"model": {}, "training": training, "vocab_md5": "0", "updates": 90, "parameters": 5}
     words = [{"word": word, "probability": 0.5} for word in ("$x_1$", "<unk>")]
     next_words = [{"prompt": "", "tokens": tokens, "unknown": [], "next": words} for tokens in PROMPTS]
@@ -45,6 +56,7 @@ def inputs(folder: Path) -> None:
     files.write_records(folder / paths.HISTORY, records)
     files.write_records(folder / paths.VALIDATION, [{"step": 0, "epoch": 0, "split": "train", "loss": 3.0}])
     files.write_json(folder / paths.METRICS, {"measured_on": "training text", "train": measured})
+    files.write_json(folder / paths.REPLICAS, [{"seed": 0, "train": measured}])
     files.write_json(folder / paths.CORPUS_REPORT, {"file": "x.txt", "lines_read": 9})
     files.write_json(folder / paths.MODEL / "config.json", config)
     files.write_json(folder / paths.EVALUATION / "next_words.json", next_words)
@@ -57,6 +69,11 @@ def inputs(folder: Path) -> None:
 def draw(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the stage in a process of its own, in a folder with these inputs."""
     inputs(folder)
+    return run_stage(folder, **environment)
+
+
+def run_stage(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the stage in a process of its own on the inputs that lie there."""
     kept = ("PATH", "HOME", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
     variables = {key: os.environ[key] for key in kept if key in os.environ}
     variables |= {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error::UserWarning", **environment}
@@ -90,10 +107,8 @@ def test_the_same_inputs_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
     assert second.returncode == 0, second.stderr
     assert second.stderr == first.stderr
     assert "U+182E" in first.stderr  # the one character without a font
-    names = ["loss", "rate", "gradient-norm", "noam-rate", "next-words-p0", "next-words-p1", "attention-p1"]
-    names += ["attention-p1-L0H0", "attention-p1-L0H1"]
     ours, theirs = outputs(here), outputs(there)
-    assert set(ours) == {f"{name}.{kind}" for name in names for kind in ("png", "svg")} | {"index.html"}
+    assert set(ours) == OUTPUTS
     assert [name for name in ours if ours[name] != theirs.get(name)] == []
     assert not any(str(tmp_path).encode() in content for content in ours.values())
 
@@ -102,6 +117,42 @@ def test_figures_of_an_earlier_run_do_not_stay(tmp_path: Path) -> None:
     files.write_text(tmp_path / paths.FIGURES / "attention-p9-L9H9.png", "old")
     assert draw(tmp_path).returncode == 0
     assert "attention-p9-L9H9.png" not in outputs(tmp_path)
+
+
+def test_replicas_have_their_figure_and_the_report_has_it(small_lab: Lab) -> None:
+    small_lab.set(replicas=3, seed=5)
+    small_lab.run("prepare", "vocab", "train", "evaluate", "plots")
+    assert (small_lab.folder / paths.FIGURES / "replicas.png").is_file()
+    page = (small_lab.folder / paths.REPORT).read_text(encoding="utf-8")
+    assert "3 seeds, 5 to 7" in page
+    found = [replica["train"]["loss"] for replica in small_lab.read("reports/replicas.json")]
+    assert all(f"{loss:.4f}" in page for loss in [*found, sum(found) / 3])
+    once = small_lab.bytes_of("reports")
+    small_lab.run("plots")
+    assert small_lab.bytes_of("reports") == once
+
+
+def test_a_run_that_diverged_at_once_has_all_its_figures(tmp_path: Path) -> None:
+    """As the stages before leave it: no update, no finite number, the measurement before the first update."""
+    inputs(tmp_path)
+    last = {"step": 0, "epoch": 0, "split": "train", "loss": 9.9542, "perplexity": 21039.5, "accuracy": 0.2}
+    nothing = {"loss": None, "perplexity": None, "accuracy": 0.0, "tokens": 48, "sentences": 9, "unknown_share": 0.0}
+    files.write_records(tmp_path / paths.HISTORY, [])
+    files.write_records(tmp_path / paths.VALIDATION, [last])
+    replica = {"seed": 0, "diverged_at": 1, "last_finite": last, "train": nothing | {"floor": 0.4, "excess": None}}
+    files.write_json(tmp_path / paths.REPLICAS, [replica])
+    files.write_json(tmp_path / paths.METRICS, {"measured_on": "training text", "train": replica["train"]})
+    words = files.read_json(tmp_path / paths.EVALUATION / "next_words.json")
+    for entry in words:
+        entry["next"] = [{"word": word["word"], "probability": None} for word in entry["next"]]
+    files.write_json(tmp_path / paths.EVALUATION / "next_words.json", words)
+    weights = {f"prompt-{i}": np.full((1, 2, len(t), len(t)), np.nan, dtype=np.float32) for i, t in enumerate(PROMPTS)}
+    save_file(weights, tmp_path / paths.EVALUATION / "attention.safetensors")
+    done = run_stage(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert set(outputs(tmp_path)) == OUTPUTS
+    assert b"<!-- diverged at update 1 -->" in outputs(tmp_path)["loss.svg"]
+    assert "Diverged at update 1:" in (tmp_path / paths.REPORT).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("content", [b"", b"not safetensors at all"], ids=["empty", "text"])

@@ -273,18 +273,32 @@ def test_training_that_is_stopped_leaves_no_half_written_output(small_lab: Lab) 
     }
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
-def test_training_that_diverges_is_one_line(small_lab: Lab, epochs: int) -> None:
-    small_lab.set(optimizer="sgd", schedule="none", lr=1e30, batch_size=64, epochs=epochs, loss="cross_entropy")
+@pytest.mark.parametrize(("eval_every", "at"), [(1, 1), (3, 2)])  # found by a measurement, or by an update
+def test_training_that_diverges_is_a_result_and_one_warning(small_lab: Lab, eval_every: int, at: int) -> None:
+    small_lab.set(optimizer="sgd", schedule="none", lr=1e30, batch_size=64, eval_every=eval_every)
     small_lab.run("prepare", "vocab")
     done = small_lab.command("stages.train")
-    assert done.returncode == 1
-    (line,) = [line for line in done.stderr.splitlines() if not line.startswith("train: ")]
-    assert line.startswith("error: ")
-    assert "update 1" in line
-    assert "no longer finite" in line
-    assert ends() == [("failed", line.removeprefix("error: "))]
-    assert not (small_lab.folder / "data/model").exists()
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "diverged" in line]
+    assert line.startswith(f"train: warning: diverged at update {at}: ")
+    assert "is not finite, at rate 1e+30; lower factor, lr or decay, raise warmup, or set clip" in line
+    (execution,) = Execution.all()
+    assert [(event["event"], event.get("message")) for event in execution.events()] == [
+        ("diverged", line.removeprefix("train: warning: ")),
+        ("trained", None),
+    ]
+    about = small_lab.read("data/model/config.json")
+    assert about["diverged_at"] == at
+    assert about["last_finite"]["step"] == 0
+    assert about["updates"] == len(small_lab.read("reports/history.json")) == 1
+    assert [row["step"] for row in small_lab.read("reports/validation.json")] == [0]
+
+    evaluated = small_lab.command("stages.evaluate")
+    assert evaluated.returncode == 0, evaluated.stderr
+    metrics = small_lab.read("reports/metrics.json")
+    assert (metrics["diverged_at"], metrics["last_finite"]["step"]) == (at, 0)
+    assert (metrics["train"]["loss"], metrics["train"]["perplexity"], metrics["train"]["excess"]) == (None, None, None)
+    assert "evaluate: train loss not finite" in evaluated.stdout
 
 
 def test_a_model_too_large_for_the_memory_is_one_line(small_lab: Lab) -> None:

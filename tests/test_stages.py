@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from stages.errors import CorpusError, LabError
+from stages.errors import CorpusError, LabError, ParamError
 from stages.optim.schedules import noam_rate
 from tests.conftest import Lab
 
@@ -176,8 +176,85 @@ def test_running_again_changes_no_byte_and_another_seed_does(small_lab: Lab) -> 
         "data/model/weights.safetensors",
         "reports/history.json",
         "reports/metrics.json",
+        "reports/replicas.json",
         "reports/validation.json",
     }
+
+
+def test_one_run_is_listed_as_the_only_replica(trained: Lab) -> None:
+    metrics = trained.read("reports/metrics.json")
+    assert trained.read("reports/replicas.json") == [{"seed": 0, "train": metrics["train"]}]
+
+
+def test_replicas_are_measured_each_and_together(
+    small_lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_lab.set(replicas=3, seed=9, workers=2)
+    small_lab.run("prepare", "vocab")
+    assert small_lab.command("stages.train").returncode == 0  # a process of its own, since it forks
+    small_lab.run("evaluate")
+    metrics, replicas = small_lab.read("reports/metrics.json"), small_lab.read("reports/replicas.json")
+    assert [one["seed"] for one in replicas] == [9, 10, 11]
+    assert (metrics["replicas"], metrics["diverged"]) == (3, 0)
+    losses = [one["train"]["loss"] for one in replicas]
+    train = metrics["train"]
+    assert train["loss"] == pytest.approx(sum(losses) / 3)
+    assert train["loss_low"] < min(losses) <= train["loss"] <= max(losses) < train["loss_high"]
+    assert train["excess"] == pytest.approx(train["loss"] - train["floor"])
+    assert train["perplexity"] == pytest.approx(sum(map(math.exp, losses)) / 3)
+    assert (train["tokens"], train["sentences"], train["floor"]) == (48, 9, pytest.approx(0.4120, abs=5e-5))
+    assert [row["replicas"] for row in small_lab.read("reports/history.json")] == [3] * 27
+    # What is predicted and explained is by the first of them.
+    following = small_lab.read("data/evaluation/next_words.json")
+    for name in ("weights.safetensors", "config.json"):
+        first = small_lab.folder / "data/model" / name
+        assert first.exists()
+    for folder in (small_lab.folder / "data/model/replicas").iterdir():
+        if folder.name != "9":
+            (folder / "weights.safetensors").write_bytes(
+                (small_lab.folder / "data/model/weights.safetensors").read_bytes()
+            )
+    small_lab.run("evaluate")
+    assert small_lab.read("data/evaluation/next_words.json") == following
+    assert small_lab.read("reports/metrics.json")["train"]["loss_std"] == pytest.approx(0, abs=1e-12)
+    assert f"train loss {losses[0]:.4f} nats/token" in capsys.readouterr().out
+
+
+def test_a_run_that_diverges_comes_to_the_end_of_the_pipeline(
+    small_lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_lab.set(optimizer="sgd", schedule="none", lr=1e30, batch_size=64)
+    small_lab.run("prepare", "vocab", "train", "evaluate", "plots")
+    assert (small_lab.folder / "reports/index.html").exists()
+    assert "train: warning: diverged at update 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batches": "shuffled", "context": 32}, "context = 32 has no effect with batches: shuffled"),
+        ({"threads": 4}, "threads = 4: only 1 used, since a thread computes a shard (`shards`)"),
+        ({"batch_size": 3, "warmup": 99}, "an update has 3 examples"),
+        ({}, None),
+    ],
+)
+def test_what_has_no_effect_is_said(
+    small_lab: Lab, changes: dict[str, object], words: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small_lab.set(**changes)
+    small_lab.run("prepare", "vocab", "train")
+    said = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert len(said) == (words is not None)
+    assert words is None or words in said[0]
+
+
+def test_packed_windows_train_and_a_text_too_short_for_them_is_refused_by_name(small_lab: Lab) -> None:
+    small_lab.set(batches="packed", context=8, batch_size=2)
+    small_lab.run("prepare", "vocab", "train", "evaluate")
+    assert len(small_lab.read("reports/history.json")) == 3 * 3  # 57 tokens are 6 windows
+    small_lab.set(context=57)
+    with pytest.raises(ParamError, match=r"^params\.yaml: context = 57: expected less than the 57 tokens of the text$"):
+        small_lab.run("train")
 
 
 def test_no_output_tells_where_or_by_whom_it_was_made(trained: Lab) -> None:

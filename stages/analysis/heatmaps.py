@@ -127,4 +127,5 @@ def _write_values(axes: Axes, values: np.ndarray) -> None:
     for (row, column), value in np.ndenumerate(values):
         if column <= row:
             color = "white" if value > 0.55 else style.INK
-            axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=9, color=color)
+            shown = "–" if math.isnan(value) else f"{value:.2f}"  # of a model whose numbers are not finite
+            axes.text(column, row, shown, ha="center", va="center", fontsize=9, color=color)

@@ -7,7 +7,6 @@ in reports/figures, and the overview of each prompt shows all heads in any case.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,22 +14,37 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from stages.analysis.figures import MAX_BARS
+from stages.analysis.outcome import (
+    TEXTS,
+    Measure,
+    Replica,
+    diverged,
+    headline,
+    last_measured,
+    measure,
+    number,
+    percent,
+    perplexity,
+    splits,
+)
 from stages.params import Params
 
 MAX_HEADS = 48
+MAX_REPLICAS = 100  # rows of their table
+_LISTED = 8  # diverged replicas in the warning; the table has them all
 _TEMPLATE = "report.html.j2"
-_SPACE = "\u202f"  # narrow, does not break: groups of three digits
-_HUGE = "> 10³⁰⁰"  # beyond what a float holds
 
 
 class Run(NamedTuple):
     """What the earlier stages left in files."""
 
-    config: dict[str, Any]  # data/model/config.json
+    config: dict[str, Any]  # data/model/config.json, of the first replica
+    replicas: list[dict[str, Any]]  # reports/replicas.json, one entry for a single run
     metrics: dict[str, Any]  # reports/metrics.json
     corpus: dict[str, Any]  # reports/corpus.json
     next_words: list[dict[str, Any]]  # data/evaluation/next_words.json
-    last_rate: float  # of the last update
+    updates: int  # of the replica that got furthest
+    last_rate: float | None  # of the last of them
 
 
 class Tile(NamedTuple):
@@ -39,13 +53,14 @@ class Tile(NamedTuple):
     name: str
     value: str
     note: str
+    spread: str = ""  # over replicas
 
 
 def page(run: Run, pictures: Mapping[str, bytes]) -> str:
     """The report as HTML.
 
-    `pictures` holds SVG files by name: loss, rate, gradient-norm, noam-rate; for prompt i next-words-p{i}, and where it
-    has more than one token attention-p{i} and attention-p{i}-L{layer}H{head}.
+    `pictures` holds SVG files by name: loss, rate, gradient-norm, noam-rate, of several replicas replicas; for prompt i
+    next-words-p{i}, and where it has more than one token attention-p{i} and attention-p{i}-L{layer}H{head}.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -57,12 +72,16 @@ def page(run: Run, pictures: Mapping[str, bytes]) -> str:
     environment.filters.update(number=number, probability=probability, source=_source)
     shown, left_out = _heads(pictures)
     return environment.get_template(_TEMPLATE).render(
-        summary=_summary(run.config["training"]),
+        summary=_summary(run),
+        seeds=[replica["seed"] for replica in run.replicas],
         tiles=tiles(run),
-        warning=warmup_warning(run),
+        warnings=warnings(run),
         measured_on=run.metrics["measured_on"],
-        splits=_splits(run.metrics),
-        rows=_MEASURES,
+        splits=splits(run.replicas),
+        rows=_results(run.replicas),
+        replica_columns=_replica_columns(run.replicas),
+        replica_rows=[_replica_row(replica, run.replicas) for replica in run.replicas[:MAX_REPLICAS]],
+        more_replicas=max(0, len(run.replicas) - MAX_REPLICAS),
         corpus=_flat(run.corpus),
         prompts=[_prompt(i, entry, pictures, shown) for i, entry in enumerate(run.next_words)],
         left_out=left_out,
@@ -76,30 +95,116 @@ def page(run: Run, pictures: Mapping[str, bytes]) -> str:
 
 def tiles(run: Run) -> list[Tile]:
     """The numbers at the top: of the held-out text where there is some, else of the training text."""
-    splits = _splits(run.metrics)
-    name = next(name for name in ("valid", "test", "train") if name in splits)
-    measured = splits[name]
-    where = {"valid": "validation text", "test": "test text", "train": "training text"}[name]
+    split = headline(run.replicas)
+    where = TEXTS[split]
+    loss, accuracy, excess = (
+        measure(run.replicas, *key) for key in ((split, "loss"), (split, "accuracy"), ("train", "excess"))
+    )
+    confused = measure(run.replicas, split, "perplexity")
     found = [
-        Tile("Loss", number(measured["loss"], 4), f"nats per token, {where}"),
-        Tile("Perplexity", perplexity(measured["perplexity"]), where),
-        Tile("Accuracy", f"{100 * measured['accuracy']:.1f} %", f"of next words, {where}"),
-    ]
-    train = splits.get("train", {})
-    if train.get("excess") is not None:
-        note = f"nats per token over the lowest possible loss on the training text, {train['floor']:.4f}"
-        found.append(Tile("Excess", number(train["excess"], 4), note))
+        Tile("Loss", number(loss.value, 4), f"nats per token, {where}{_last_finite(run, loss)}", _spread(loss)),
+        Tile("Perplexity", "–" if loss.value is None else perplexity(confused.value), where,
+             _spread(confused)),
+        Tile("Accuracy", percent(accuracy.value), f"of next words, {where}", _spread(accuracy, share=True)),
+    ]  # fmt: skip
+    floor = run.replicas[0]["train"].get("floor")
+    if floor is not None:
+        note = f"nats per token over the lowest possible loss on the training text, {floor:.4f}"
+        found.append(Tile("Excess", number(excess.value, 4), note, _spread(excess)))
     else:
         found.append(Tile("Excess", "–", "the corpus is too large for its exact floor"))
-    found.append(Tile("Updates", number(run.config["updates"]), f"{number(run.config['training']['epochs'])} epochs"))
+    found.append(Tile("Updates", number(run.updates), _extent(run)))
     found.append(Tile("Parameters", number(run.config["parameters"]), "numbers in the model"))
     return found
 
 
+def _loss(value: float | None) -> str:
+    return number(value, 4)
+
+
+def _spread(found: Measure, *, share: bool = False) -> str:
+    """Standard deviation and interval in words, of a `share` in percent; nothing for a single run."""
+    if found.of == 1 or found.value is None:
+        return ""
+    who = "" if found.runs == found.of else f"{number(found.runs)} of {number(found.of)} seeds"
+    if found.std is None or found.low is None or found.high is None:
+        return who
+    bounds = (found.std, found.low, found.high)
+    std, low, high = (f"{100 * value:.1f}" if share else f"{value:.4g}" for value in bounds)
+    unit = "\xa0%" if share else ""
+    return f"{who}{': ' if who else ''}±\xa0{std}{unit}, 95%\xa0interval {low} to\xa0{high}{unit}"
+
+
+def _last_finite(run: Run, loss: Measure) -> str:
+    """What a run that diverged had last, where there is no number now."""
+    if loss.value is not None:
+        return ""
+    if loss.of > 1:
+        return "; not finite for any seed"
+    last = last_measured(run.replicas[0])
+    return f"; not finite, last measured {last}" if last else "; not finite"
+
+
+def _extent(run: Run) -> str:
+    """How long the training was."""
+    training, gone = run.config["training"], diverged(run.replicas)
+    epochs = f"{number(training['epochs'])} epochs"
+    if gone and len(run.replicas) == 1:
+        return f"then it diverged; {epochs} were asked for"
+    if gone:
+        return f"of the seed that got furthest; {epochs} were asked for"
+    return f"max_updates, within {epochs}" if run.updates == training.get("max_updates") else epochs
+
+
+def warnings(run: Run) -> list[tuple[str, str]]:
+    """What a reader must know before the numbers: what it is, and a sentence or two on it."""
+    divergence, warmup = divergence_warning(run), warmup_warning(run)
+    found = [divergence] if divergence else []
+    return found + ([("The run ended within its warm-up.", warmup)] if warmup else [])
+
+
+def divergence_warning(run: Run) -> tuple[str, str] | None:
+    """Where the run or some of its replicas diverged, what that means here, and what helps."""
+    gone, advice = diverged(run.replicas), _advice(run.config["training"])
+    if not gone:
+        return None
+    if len(run.replicas) == 1:
+        done = f"the {number(run.updates)} updates before" if run.updates > 1 else "the one update before"
+        kept = f"Weights and curves are those of {done}." if run.updates else "No update was made."
+        last = last_measured(gone[0])
+        measured = f" Last measured: loss {last}." if last else ""
+        title = f"Diverged at update {number(gone[0]['diverged_at'])}:"
+        return title, f"the loss or the gradient was no longer finite, and training stopped. {kept}{measured} {advice}"
+    listed = [f"seed {one['seed']} at update {number(one['diverged_at'])}" for one in gone[:_LISTED]]
+    more = f" and {number(len(gone) - _LISTED)} more" if len(gone) > _LISTED else ""
+    return (
+        f"{number(len(gone))} of {number(len(run.replicas))} replicas diverged:",
+        f"{', '.join(listed)}{more}. The loss or the gradient was no longer finite there. Such a replica is in the "
+        "means of the curves up to its end, and in those of the results if its last weights have a finite loss. "
+        + advice,
+    )
+
+
+def _advice(training: dict[str, Any]) -> str:
+    """What makes a run like this one hold."""
+    noam, ramp = training["schedule"] == "noam", training["schedule"] != "none"
+    lower = (
+        ["factor" if noam else "lr"] + (["decay"] if training["decay"] else []) + (["clip"] if training["clip"] else [])
+    )
+    steps = (
+        [f"lower {' or '.join(lower)}"]
+        + (["raise warmup"] if ramp else [])
+        + ([] if training["clip"] else ["set clip"])
+    )
+    return f"What helps: {', '.join(steps)}."
+
+
 def warmup_warning(run: Run) -> str:
-    """One sentence where the run ended within its warm-up, else nothing."""
-    training, updates = run.config["training"], run.config["updates"]
-    if training["schedule"] == "none" or training["warmup"] < updates:
+    """One sentence where the run ended within its warm-up, and not because it diverged; else nothing."""
+    training, updates = run.config["training"], run.updates
+    if training["schedule"] == "none" or training["warmup"] < updates or run.last_rate is None:
+        return ""
+    if len(diverged(run.replicas)) == len(run.replicas):
         return ""
     return (
         f"The warm-up of {number(training['warmup'])} updates is not shorter than the run of {number(updates)}: "
@@ -108,54 +213,73 @@ def warmup_warning(run: Run) -> str:
     )
 
 
-def number(value: Any, decimals: int | None = None) -> str:
-    """A value as a reader wants it: 2700 as `2 700`, a truth as yes or no, nothing as a dash."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float) and decimals is not None:
-        return f"{value:.{decimals}f}"
-    if isinstance(value, int):
-        return f"{value:,}".replace(",", _SPACE)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def perplexity(value: float | None) -> str:
-    """Four digits; missing is what overflowed."""
-    if value is None:
-        return _HUGE
-    return f"{value:.4g}" if value < 1e6 else f"{value:.3e}"
-
-
-def probability(value: float) -> str:
+def probability(value: float | None) -> str:
     """Four decimals; what they cannot show is told from zero."""
+    if value is None:  # of a model whose numbers are not finite
+        return "–"
     return "< 0.0001" if 0 < value < 0.00005 else f"{value:.4f}"
 
 
-_MEASURES = (
-    ("loss", "loss (nats per token)", lambda value: number(value, 4)),
-    ("perplexity", "perplexity", perplexity),
-    ("accuracy", "accuracy", lambda value: f"{100 * value:.1f} %"),
-    ("floor", "lowest possible loss", lambda value: number(value, 4)),
-    ("excess", "excess over it", lambda value: number(value, 4)),
-    ("tokens", "tokens", number),
-    ("sentences", "sentences", number),
-    ("unknown_share", "unknown words", lambda value: f"{100 * value:.1f} %"),
-)
+def _results(replicas: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
+    """The table of results: each measure with its value on each text."""
+    several = len(replicas) > 1
+    names = splits(replicas)
+    first = [replicas[0][name] for name in names]
+    loss, confused, accuracy, excess = (
+        [measure(replicas, name, key) for name in names] for key in ("loss", "perplexity", "accuracy", "excess")
+    )
+    rows = [("loss (nats per token)", [_loss(one.value) for one in loss])]
+    if several:
+        rows += [
+            ("its standard deviation", [_loss(one.std) for one in loss]),
+            (
+                "95% interval of its mean",
+                [f"{_loss(one.low)} to {_loss(one.high)}" if one.std else "–" for one in loss],
+            ),
+        ]
+    rows += [
+        (
+            "perplexity",
+            ["–" if at.value is None else perplexity(one.value) for one, at in zip(confused, loss, strict=True)],
+        ),
+        ("accuracy", [percent(one.value) for one in accuracy]),
+        ("lowest possible loss", [_loss(one.get("floor")) for one in first]),
+        ("excess over it", [_loss(one.value) for one in excess]),
+        ("tokens", [number(one["tokens"]) for one in first]),
+        ("sentences", [number(one["sentences"]) for one in first]),
+        ("unknown words", [percent(one["unknown_share"]) for one in first]),
+    ]
+    return rows
 
 
-def _splits(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The parts of the corpus that were measured."""
-    return {name: metrics[name] for name in ("train", "valid", "test") if metrics.get(name)}
+def _replica_columns(replicas: list[dict[str, Any]]) -> list[str]:
+    split = headline(replicas)
+    losses = [f"loss, {name}" for name in splits(replicas)]
+    return ["seed", *losses, "excess, train", f"perplexity, {split}", f"accuracy, {split}", "diverged at"]
 
 
-def _summary(training: dict[str, Any]) -> str:
+def _replica_row(replica: Replica, replicas: list[dict[str, Any]]) -> list[str]:
+    one = replica[headline(replicas)]
+    lost = one["loss"] is None
+    last = last_measured(replica)
+    return [
+        str(replica["seed"]),
+        *(_loss(replica[name]["loss"]) for name in splits(replicas)),
+        _loss(replica["train"].get("excess")),
+        "–" if lost else perplexity(one["perplexity"]),
+        "–" if lost else percent(one["accuracy"]),
+        number(replica.get("diverged_at")) + (f", last measured {last}" if last else ""),
+    ]
+
+
+def _summary(run: Run) -> str:
+    training, seeds = run.config["training"], [replica["seed"] for replica in run.replicas]
     schedule = training["schedule"]
     ramp = f", warm-up {number(training['warmup'])}" if schedule != "none" else ""
+    who = f"seed {training['seed']}" if len(seeds) == 1 else f"{number(len(seeds))} seeds, {seeds[0]} to {seeds[-1]}"
     return (
         f"{training['layers']} × {training['n_heads']} heads (layers × heads), d_model {training['d_model']}, "
-        f"{training['optimizer']} with schedule {schedule}{ramp}, seed {training['seed']}"
+        f"{training['optimizer']} with schedule {schedule}{ramp}, {who}"
     )
 
 

@@ -47,9 +47,15 @@ def is_intact(folder: Path) -> bool:
     lock = folder / paths.LOCK
     if not lock.is_file():
         return False
-    outs = [entry for stage in _stages(lock.read_text(encoding="utf-8")).values() for entry in stage.get("outs", [])]
-    known = {folder / entry["path"]: entry.get("md5") for entry in outs if entry["path"] != paths.TRACKED.as_posix()}
+    known = {folder / path: md5 for path, md5 in outputs(lock.read_text(encoding="utf-8")).items()}
+    known.pop(folder / paths.TRACKED, None)
     return all(path.is_dir() or (path.is_file() and files.md5_file(path) == md5) for path, md5 in known.items())
+
+
+def outputs(lock_text: str) -> dict[Path, str]:
+    """DVC's MD5 of each output (`….dir` for a folder), as dvc.lock has it."""
+    outs = [entry for stage in _stages(lock_text).values() for entry in stage.get("outs", [])]
+    return {Path(entry["path"]): str(entry["md5"]) for entry in outs if "md5" in entry}
 
 
 def corpus_digest(lock_text: str, corpus: str) -> str | None:

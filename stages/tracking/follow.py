@@ -1,6 +1,7 @@
-"""The process beside training that replays the journal into MLflow while it grows.
+"""The process beside training that replays the journal into MLflow while it grows, and those of the replicas.
 
-Started by `stages.execution.start_follower` as `python -m stages.tracking.follow DIR`, DIR being the execution's.
+Started by `stages.execution.start_follower` as `python -m stages.tracking.follow DIR`, DIR being the execution's. A
+later one for the same execution, which was resumed, takes its place.
 
 It leaves when training is over (the stage `track` does the rest) or when the pipeline ended badly, having recorded
 that. Nothing waits for it; where the store is away it tries again, later and later, and says nothing.
@@ -21,7 +22,7 @@ from stages import paths
 from stages.errors import LabError
 from stages.execution import Execution
 from stages.tracking import live
-from stages.tracking.replay import Replay
+from stages.tracking.runs import Runs
 from stages.tracking.store import Store, connect, tracking_errors
 from stages.tracking.view import refresh_view
 
@@ -59,25 +60,25 @@ def follow(execution: Execution) -> None:
     time.sleep(_FIRST_PAUSE)
     pause, tries = _PAUSE, 0
     store: Store | None = None
-    replay: Replay | None = None
-    while not _is_over(execution):
+    runs: Runs | None = None
+    while not _is_over(execution) and live.is_signed_in(execution):
         try:
             if store is None:
                 store = connect(progress=stop.progress)
                 stop.progress("connected")
                 refresh_view(store)
             with tracking_errors(store.uri), execution.lock(timeout=5):
-                replay = replay or Replay.open(store, execution)
-                if replay.deleted:
+                runs = runs or Runs.open(store, execution)
+                if runs.own.deleted:
                     return
-                replay.metrics()
-                if _is_over(execution):
-                    return
-                if replay.status() != "RUNNING":
+                runs.look()
+                runs.metrics()
+                if _is_over(execution) or runs.status():
                     return
             pause = _PAUSE
         except (LabError, Timeout) as error:
             print(error, flush=True)
+            runs = None  # one of them may have been deleted meanwhile
             pause = min(2 * pause, _LONGEST_PAUSE)
             tries += execution.ended()
             if tries >= _TRIES_AFTER_END:

@@ -21,10 +21,15 @@ def sign_in(execution: Execution) -> None:
     files.write_text(_file(execution), me.model_dump_json() + "\n")
 
 
+def is_signed_in(execution: Execution) -> bool:
+    """No later follower has signed in."""
+    follower = _read(execution)
+    return follower is not None and follower.pid == os.getpid()
+
+
 def sign_out(execution: Execution) -> None:
     """Called by a follower when it ends."""
-    follower = _read(execution)
-    if follower is not None and follower.pid == os.getpid():
+    if is_signed_in(execution):
         _file(execution).unlink(missing_ok=True)
 
 

@@ -55,7 +55,7 @@ def build_model(folder: Path, temporary: Path, model: LoggedModel, run_id: str) 
     from mlflow.models import Model
 
     weights = temporary / "model"
-    shutil.copytree(folder / paths.MODEL, weights)
+    shutil.copytree(folder / paths.MODEL, weights, ignore=shutil.ignore_patterns("replicas"))
     shutil.copy(folder / paths.VOCAB / "vocab.json", weights)
     code = temporary / "stages"
     code_root = folder if (folder / outbox.CODE / "model").is_dir() else _own_root()

@@ -7,8 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from stages.execution import ExecutionRecord
-from stages.params import Params
+from stages.params import WITHOUT_EFFECT, Params
 from stages.tracking.store import TAG_EXECUTION
+
+REPLICA, SUMMARY = "replica", "summary"  # values of the tag `noam.role`
+TAG_ROLE, TAG_GROUP, TAG_REPLICAS, TAG_PARENT = "noam.role", "noam.group", "noam.replicas", "mlflow.parentRunId"
+TAG_REPEAT, TAG_DIVERGED_AT, TAG_DIVERGED = "noam.repeat", "noam.diverged_at", "noam.diverged"
+# What a summary has as `summary/<split>_<measure>`, and as `summary/<count>`.
+SUMMARISED = ("loss", "loss_std", "loss_low", "loss_high", "excess", "perplexity", "accuracy")
+COUNTED = ("replicas", "diverged")
 
 _PARAM_LENGTH = 6000
 _KEY_LENGTH = 250
@@ -16,17 +23,31 @@ _SEPARATOR = " · "
 _ALLOWED = set("_-. :")
 
 
-def run_name(record: ExecutionRecord) -> str:
-    """The factors of a run: warm-up, seed, whatever differs from its default, and DVC's name of the experiment."""
+def run_name(record: ExecutionRecord, tags: Mapping[str, str]) -> str:
+    """The factors of a run: warm-up, seed, whatever else its results depend on and is not at its default.
+
+    Args:
+        record: of the execution.
+        tags: of the run, which say what it is and how it came out.
+    """
     params = record.params
     changed = [
         key
         for key, about in Params.model_fields.items()
-        if key in params and key not in ("warmup", "seed") and params[key] != about.default
+        if key in params and key not in {"warmup", "seed", *WITHOUT_EFFECT} and params[key] != about.default
     ]
-    factors = [f"{key}={_short(params[key])}" for key in ["warmup", "seed", *changed] if key in params]
-    name = _SEPARATOR.join([*factors, *([record.experiment] if record.experiment else [])])
-    return shortened(name, _KEY_LENGTH)
+    factors = {key: f"{key}={_short(params[key])}" for key in ["warmup", "seed", *changed] if key in params}
+    replicas = tags.get(TAG_REPLICAS, "1")
+    if tags.get(TAG_ROLE) == SUMMARY:
+        factors["seed"] = f"seeds {record.seed}–{record.seed + int(replicas) - 1}"
+    found = [
+        record.experiment,
+        "diverged" if TAG_DIVERGED_AT in tags else "",
+        f"{tags[TAG_DIVERGED]} of {replicas} diverged" if TAG_DIVERGED in tags else "",
+        f"repeat {tags[TAG_REPEAT]}" if TAG_REPEAT in tags else "",
+    ]
+    rest = "".join(f"{_SEPARATOR}{text}" for text in found if text)
+    return shortened(_SEPARATOR.join(factors.values()), _KEY_LENGTH - len(rest)) + rest
 
 
 def run_tags(record: ExecutionRecord, fingerprint: str | None) -> dict[str, str]:
@@ -42,6 +63,7 @@ def run_tags(record: ExecutionRecord, fingerprint: str | None) -> dict[str, str]
         "mlflow.source.type": "LOCAL",
         "mlflow.source.git.commit": record.commit if record.commit != "unknown" else "",
         "noam.fingerprint": fingerprint or "",
+        **{f"noam.env.{key}": shortened(value, _PARAM_LENGTH) for key, value in record.environment.items()},
     }
     return {key: value for key, value in tags.items() if value}
 

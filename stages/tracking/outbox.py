@@ -1,8 +1,9 @@
-"""Results that MLflow has not got yet, kept in the folder of their execution.
+"""What is known of the results of an execution, in its folder, and the results themselves until MLflow has them.
 
 executions/<id>/fingerprint      which results are this execution's (`stages.tracking.fingerprint`)
 executions/<id>/experiments      further names that DVC has given to the same results, one a line
-executions/<id>/files/           a copy of the results, as they lay in the workspace
+executions/<id>/small/           what it takes to find its results in DVC's cache again, once no commit refers to them
+executions/<id>/files/           a copy of the results, as they lay in the workspace, until MLflow has them
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ RESULTS = (
     paths.HISTORY,
     paths.VALIDATION,
     paths.METRICS,
+    paths.REPLICAS,
     paths.FIGURES,
     paths.REPORT,
 )
 CODE = Path("stages")
+SMALL = (paths.PARAMS, paths.LOCK, paths.METRICS)  # results that DVC's cache does not have
 
 
 def fingerprint_of(execution: Execution) -> str | None:
@@ -37,8 +40,16 @@ def fingerprint_of(execution: Execution) -> str | None:
     return file.read_text(encoding="utf-8").strip() if file.is_file() else None
 
 
-def set_fingerprint(execution: Execution, fingerprint: str) -> None:
+def set_fingerprint(execution: Execution, fingerprint: str, folder: Path = Path()) -> None:
+    """The results in `folder` are those of the execution."""
+    with files.replacing_folder(remembered(execution)) as small:
+        copy_results(folder, small, SMALL)
     files.write_text(execution.folder / "fingerprint", fingerprint + "\n")
+
+
+def remembered(execution: Execution) -> Path:
+    """The folder with the small ones among its results."""
+    return execution.folder / "small"
 
 
 def with_fingerprint(fingerprint: str) -> list[Execution]:

@@ -19,7 +19,9 @@ from stages import files, paths
 from stages.params import read_params_file
 from stages.tracking.fingerprint import corpus_digest
 from stages.tracking.model import log_model
+from stages.tracking.names import COUNTED, SUMMARISED, SUMMARY, TAG_ROLE
 from stages.tracking.replay import Replay
+from stages.tracking.runs import Runs
 from stages.tracking.store import TAG_COMPLETE
 
 if TYPE_CHECKING:
@@ -27,33 +29,74 @@ if TYPE_CHECKING:
 
 NEXT_WORDS, NEXT_WORDS_RANKED = "next_words.json", "next_words_ranked.json"
 TABLES = (NEXT_WORDS, NEXT_WORDS_RANKED)
+_REPORTS = (
+    paths.REPORT,
+    paths.METRICS,
+    paths.REPLICAS,
+    paths.HISTORY,
+    paths.VALIDATION,
+    paths.CORPUS_REPORT,
+)
 _IMAGES = 120  # more would make the page of a run useless; all figures are among the artifacts
 _IMAGE_SIDE = 640
 _NAMESPACE = uuid.UUID("6f2d8f0e-6f4e-4a07-9c55-0d7a4f3c9a11")
 
 
-def send_results(replay: Replay, folder: Path, fingerprint: str) -> None:
-    """Send the results in `folder`, laid out like a workspace, to the run. Marks the run as complete at the end."""
-    client, run_id = replay.store.client, replay.run_id
-    updates, when = _end_of_training(replay, folder)
-    client.log_batch(run_id, metrics=list(_final_metrics(folder, when)))
-    _log_dataset(replay, folder)
-    replay.progress("dataset")
+def send_results(runs: Runs, folder: Path, fingerprint: str) -> None:
+    """Send the results in `folder`, laid out like a workspace. Marks a run as complete when it has all of its part.
+
+    Of several replicas the run of each gets its losses and records, and the summary all the rest.
+    """
+    own = runs.own
+    updates, when = _end_of_training(own, folder)
+    for replica in runs.replicas:
+        if replica.tags.get(TAG_COMPLETE) != "yes":
+            _send_replica(replica, folder, when)
+    if own.tags.get(TAG_COMPLETE) == "yes":
+        return
+    metrics = files.read_json(folder / paths.METRICS)
+    sums_up = own.tags.get(TAG_ROLE) == SUMMARY
+    sent = _summary(metrics, when) if sums_up else _final(metrics, when)
+    own.store.client.log_batch(own.run_id, metrics=list(sent))
+    _log_dataset(own, folder)
+    own.progress("dataset")
     with tempfile.TemporaryDirectory(prefix="noam-") as temporary:
         stage = Path(temporary)
         _lay_out(folder, stage, when)
-        for part in sorted(stage.iterdir()):
-            if part.is_dir():
-                client.log_artifacts(run_id, str(part), part.name)
-            else:
-                client.log_artifact(run_id, str(part))
-            replay.progress(part.name)
+        _send_files(own, stage)
         if (stage / NEXT_WORDS).is_file():
-            replay.tag("mlflow.loggedArtifacts", json.dumps([{"path": name, "type": "table"} for name in TABLES]))
+            own.tag("mlflow.loggedArtifacts", json.dumps([{"path": name, "type": "table"} for name in TABLES]))
         if (stage / "images").is_dir():
-            replay.tag("mlflow.loggedImages", "True")
-    log_model(replay, folder, fingerprint, updates)
-    replay.tag(TAG_COMPLETE, "yes")
+            own.tag("mlflow.loggedImages", "True")
+    log_model(own, folder, fingerprint, updates)
+    own.tag(TAG_COMPLETE, "yes")
+
+
+def _send_replica(replica: Replay, folder: Path, when: int) -> None:
+    """What is one replica's own among the results: its losses, and the records of all updates."""
+    seed = replica.execution.record.seed
+    listed: list[dict[str, Any]] = files.read_json(folder / paths.REPLICAS)
+    measured = next((one for one in listed if one["seed"] == seed), {})
+    replica.store.client.log_batch(replica.run_id, metrics=list(_final(measured, when)))
+    _log_dataset(replica, folder)
+    with tempfile.TemporaryDirectory(prefix="noam-") as temporary:
+        report = Path(temporary) / "report"
+        report.mkdir()
+        for name in (paths.HISTORY.name, paths.VALIDATION.name):
+            source = folder / paths.MODEL / "replicas" / str(seed) / name
+            if source.is_file():
+                shutil.copy(source, report)
+        _send_files(replica, Path(temporary))
+    replica.tag(TAG_COMPLETE, "yes")
+
+
+def _send_files(replay: Replay, stage: Path) -> None:
+    for part in sorted(stage.iterdir()):
+        if part.is_dir():
+            replay.store.client.log_artifacts(replay.run_id, str(part), part.name)
+        else:
+            replay.store.client.log_artifact(replay.run_id, str(part))
+        replay.progress(part.name)
 
 
 def _end_of_training(replay: Replay, folder: Path) -> tuple[int, int]:
@@ -63,15 +106,33 @@ def _end_of_training(replay: Replay, folder: Path) -> tuple[int, int]:
     return updates, times[-1] if times else replay.execution.record.started + updates
 
 
-def _final_metrics(folder: Path, when: int) -> Iterator[Metric]:
-    """reports/metrics.json as `final/<split>_<measure>`: one number a run, which the UI draws as bars (step 0)."""
+def _final(metrics: dict[str, Any], when: int) -> Iterator[Metric]:
+    """The measures of each split as `final/<split>_<measure>`: one number a run, which the UI draws as bars (step 0).
+
+    What is not finite is null in the file, and left out here.
+    """
+    for split in paths.SPLITS:
+        for measure, value in metrics.get(split, {}).items():
+            yield from _metric(f"final/{split}_{measure}", value, when)
+
+
+def _summary(metrics: dict[str, Any], when: int) -> Iterator[Metric]:
+    """Means over the replicas and the spread of the loss as `summary/<split>_<measure>`.
+
+    Names of their own, so that means over the runs of replicas do not count their mean once more.
+    """
+    for count in COUNTED:
+        yield from _metric(f"summary/{count}", metrics.get(count), when)
+    for split in paths.SPLITS:
+        for measure in SUMMARISED:
+            yield from _metric(f"summary/{split}_{measure}", metrics.get(split, {}).get(measure), when)
+
+
+def _metric(key: str, value: Any, when: int) -> Iterator[Metric]:
     from mlflow.entities import Metric
 
-    for split, measures in files.read_json(folder / paths.METRICS).items():
-        if isinstance(measures, dict):
-            for measure, value in measures.items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
-                    yield Metric(f"final/{split}_{measure}", float(value), when, 0)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield Metric(key, float(value), when, 0)
 
 
 def _log_dataset(replay: Replay, folder: Path) -> None:
@@ -104,8 +165,7 @@ def _lay_out(folder: Path, stage: Path, when: int) -> None:
     for path in (paths.PARAMS, paths.LOCK):
         shutil.copy(folder / path, stage / path.name)
     (stage / "report").mkdir()
-    reports = [paths.REPORT, paths.METRICS, paths.HISTORY, paths.VALIDATION, paths.CORPUS_REPORT]
-    for path in reports:
+    for path in _REPORTS:
         if (folder / path).is_file():
             shutil.copy(folder / path, stage / "report" / path.name)
     figures = folder / paths.FIGURES

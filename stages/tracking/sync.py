@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +20,13 @@ from filelock import Timeout
 from stages import paths
 from stages.errors import LabError, TrackingError
 from stages.execution import Execution
-from stages.tracking import outbox, restore
+from stages.tracking import outbox, restore, sources
 from stages.tracking.fingerprint import fingerprint_of_folder, fingerprint_of_revision, is_intact
-from stages.tracking.replay import Replay, last_end, mark_fingerprint
+from stages.tracking.groups import adopt, members
+from stages.tracking.names import TAG_GROUP
+from stages.tracking.replay import STATUS, is_renewed, last_end, mark_fingerprint
 from stages.tracking.results import send_results
+from stages.tracking.runs import Runs
 from stages.tracking.store import (
     TAG_COMPLETE,
     TAG_EXECUTION,
@@ -93,21 +96,28 @@ def sync_executions(
 ) -> None:
     """Bring in every execution that has a record here, the oldest first; stale ones become KILLED.
 
+    Replicas come with the execution that they belong to, and are counted with it.
+
     Args:
         only_pending: leave out those whose files would have to come from DVC.
         seconds: stop after that time; 0 for no end.
     """
     until = time.monotonic() + seconds if seconds else float("inf")
-    runs = {run.data.tags.get(TAG_EXECUTION): run for run in store.runs()}
-    revisions = [] if only_pending else restore.revisions()
-    for execution in sorted(Execution.all(), key=lambda one: one.record.started):
+    runs = _by_execution(store.runs())
+    revisions = [] if only_pending else sources.revisions()
+    executions = sorted(Execution.all(), key=lambda one: one.record.started)
+    adopt(executions)
+    replicas = {replica.id for one in executions for replica in members(one)}
+    for execution in executions:
         if time.monotonic() > until:
             return
+        if execution.id in replicas or not (execution.folder / "execution.json").is_file():
+            continue  # the second: a replica whose half made group was removed just now
         run = runs.get(execution.id)
-        if run is not None and run.info.lifecycle_stage == "deleted":
+        if run is not None and run.info.lifecycle_stage == "deleted" and not is_renewed(execution, run):
             outbox.drop(execution)
             account.deleted += 1
-        elif run is not None and _is_whole(execution, run):
+        elif run is not None and _is_whole(execution, runs):
             outbox.drop(execution)
             _add_experiments(store, run.info.run_id, run.data.tags, execution)
             account.present += 1
@@ -118,11 +128,11 @@ def sync_executions(
 def sync_results(store: Store, account: Account, progress: Progress = silent) -> None:
     """Bring in results that no execution here has made: of the workspace, of HEAD, of DVC's experiments."""
     root = paths.main_root()
-    revisions = restore.revisions()
+    revisions = sources.revisions()
     known = {run.data.tags.get(TAG_FINGERPRINT) for run in store.runs()}
     handled = {outbox.fingerprint_of(one) for one in Execution.all()}
     of_workspace = fingerprint_of_folder(root)
-    if of_workspace and of_workspace not in known | handled and restore.has_results(root) and is_intact(root):
+    if of_workspace and of_workspace not in known | handled and sources.has_results(root) and is_intact(root):
         _bring(store, account, of_workspace, None, root, progress)
         known.add(of_workspace)
     for revision in revisions:
@@ -135,31 +145,32 @@ def sync_results(store: Store, account: Account, progress: Progress = silent) ->
         elif fingerprint not in handled:
             known.add(fingerprint)
             try:
-                with restore.results_of(fingerprint, None, [revision]) as folder:
+                with sources.results_of(fingerprint, None, [revision]) as folder:
                     _bring(store, account, fingerprint, revision, folder, progress)
             except TrackingError as error:
                 account.absent.append((str(revision), str(error)))
 
 
 def sync_one(store: Store, execution: Execution, folder: Path | None, progress: Progress = silent) -> str:
-    """Bring one execution into its run: the journal, the results in `folder`, the status. Returns the run's name.
+    """Bring one execution into its run, and its replicas into theirs: journals, results in `folder`, status.
 
-    To be called with the execution's lock held.
+    To be called with the execution's lock held. Returns the run's name.
     """
     fingerprint = outbox.fingerprint_of(execution)
-    replay = Replay.open(store, execution, progress)
-    if replay.deleted:
-        return str(replay.run.info.run_name)
-    replay.metrics()
+    runs = Runs.open(store, execution, progress)
+    own = runs.own
+    if own.deleted:
+        return own.name
+    runs.metrics()
     if fingerprint is not None:
-        mark_fingerprint(replay, fingerprint)
-        if folder is not None and replay.run.data.tags.get(TAG_COMPLETE) != "yes":
-            send_results(replay, folder, fingerprint)
-    replay.status()
-    _add_experiments(store, replay.run_id, replay.run.data.tags, execution)
+        mark_fingerprint(own, fingerprint)
+        if folder is not None:
+            send_results(runs, folder, fingerprint)
+    runs.status()
+    _add_experiments(store, own.run_id, own.tags, execution)
     if folder is not None:
         outbox.drop(execution)
-    return str(replay.run.info.run_name)
+    return own.name
 
 
 def add_experiment(store: Store, fingerprint: str, name: str) -> None:
@@ -178,9 +189,10 @@ def track_restored(store: Store, folder: Path, fingerprint: str, experiment: str
         True if something was sent; False if a run has it all, which then bears the experiment's name as well.
     """
     with restore.restoring():
-        runs = {run.data.tags.get(TAG_EXECUTION): run for run in store.tagged(TAG_FINGERPRINT, fingerprint)}
+        runs = _by_execution(store.tagged(TAG_FINGERPRINT, fingerprint))
         own = outbox.with_fingerprint(fingerprint)
-        broken = [one for one in own if one.id not in runs or not _is_whole(one, runs[one.id])]
+        groups = [run for one in own if members(one) for run in store.tagged(TAG_GROUP, one.id)]
+        broken = [one for one in own if not _is_whole(one, runs | _by_execution(groups))]
         if runs and not broken:
             add_experiment(store, fingerprint, experiment)
             return False
@@ -226,18 +238,39 @@ def _tell(kind: str, what: str) -> None:
     print(json.dumps({kind: what}), flush=True)
 
 
-def _is_whole(execution: Execution, run: Run) -> bool:
-    """Nothing of this execution is missing in its run; nor in one that somebody deleted."""
+def _by_execution(runs: Iterable[Run]) -> dict[str, Run]:
+    """The run of each execution by its id; one that was deleted only where there is no other."""
+    found = sorted(runs, key=lambda run: run.info.lifecycle_stage != "deleted")
+    return {run.data.tags[TAG_EXECUTION]: run for run in found if TAG_EXECUTION in run.data.tags}
+
+
+def _is_whole(execution: Execution, runs: dict[str, Run]) -> bool:
+    """Nothing of this execution and its replicas is missing in MLflow; nor of one whose run somebody deleted."""
+    run = runs.get(execution.id)
+    if run is None:
+        return False
+    if run.info.lifecycle_stage == "deleted":
+        return not is_renewed(execution, run)
+    has_results = outbox.fingerprint_of(execution) is not None
+    return _has_all(execution, run, has_results) and all(
+        one.id in runs and _has_all(one, runs[one.id], has_results, execution.id) for one in members(execution)
+    )
+
+
+def _has_all(execution: Execution, run: Run, has_results: bool, group: str = "") -> bool:
+    """Its run has the right end, all results where there are any, and belongs to that group."""
     tags, status = run.data.tags, run.info.status
     if run.info.lifecycle_stage == "deleted":
         return True
-    if tags.get(TAG_COMPLETE) == "yes":
-        return bool(status == "FINISHED")
-    return execution.ended() and status in ("FAILED", "KILLED") and outbox.fingerprint_of(execution) is None
+    if has_results:
+        whole = tags.get(TAG_COMPLETE) == "yes" and status == "FINISHED"
+    else:
+        whole = execution.ended() and status == STATUS[last_end(execution)]
+    return whole and group in ("", tags.get(TAG_GROUP))
 
 
 def _sync_one(
-    store: Store, execution: Execution, account: Account, progress: Progress, revisions: list[restore.Revision] | None
+    store: Store, execution: Execution, account: Account, progress: Progress, revisions: list[sources.Revision] | None
 ) -> None:
     """One execution of `sync_executions`; what goes wrong with its files is noted and stops no other.
 
@@ -247,7 +280,7 @@ def _sync_one(
         with execution.lock(timeout=0):
             if restore.is_half_made(execution):
                 if not execution.alive():
-                    shutil.rmtree(execution.folder, ignore_errors=True)
+                    restore.remove(execution)
                 return
             if not execution.ended():
                 if execution.alive():
@@ -273,10 +306,10 @@ def _sync_with_files(
     fingerprint: str,
     account: Account,
     progress: Progress,
-    revisions: list[restore.Revision],
+    revisions: list[sources.Revision],
 ) -> None:
     try:
-        with restore.results_of(fingerprint, execution, revisions) as folder:
+        with sources.results_of(fingerprint, execution, revisions) as folder:
             account.brought.append(sync_one(store, execution, folder, progress))
     except (LabError, OSError) as error:
         sync_one(store, execution, None, progress)
@@ -292,7 +325,7 @@ def _replaced(store: Store, execution: Execution, fingerprint: str) -> bool:
         return False
     for name in outbox.experiments_of(execution):
         add_experiment(store, fingerprint, name)
-    shutil.rmtree(execution.folder, ignore_errors=True)
+    restore.remove(execution)
     return True
 
 
@@ -300,7 +333,7 @@ def _bring(
     store: Store,
     account: Account,
     fingerprint: str,
-    revision: restore.Revision | None,
+    revision: sources.Revision | None,
     folder: Path,
     progress: Progress,
 ) -> None:

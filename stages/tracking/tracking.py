@@ -8,10 +8,11 @@ from pathlib import Path
 from stages import files, paths
 from stages.errors import ArtifactError
 from stages.execution import Execution
-from stages.params import Params
+from stages.params import WITHOUT_EFFECT, Params
 from stages.tracking import outbox
 from stages.tracking.attempt import attempt
 from stages.tracking.fingerprint import fingerprint_of_folder
+from stages.tracking.groups import members
 from stages.tracking.live import stop_follower
 from stages.tracking.restore import restored_execution
 
@@ -39,7 +40,7 @@ def current_execution(params: Params, fingerprint: str) -> Execution | None:
     if not _made_these_results(execution, params):
         execution.close("killed", _REPLACED)
         return None
-    outbox.set_fingerprint(execution, fingerprint)
+    outbox.set_fingerprint(execution, fingerprint, Path())
     execution.close("finished")
     return execution
 
@@ -66,8 +67,21 @@ def send_or_keep(execution: Execution | None, fingerprint: str) -> tuple[bool, s
 
 def _made_these_results(execution: Execution, params: Params) -> bool:
     """Same parameters, and the losses that it journalled are those of the history that lies here."""
-    if execution.record.params != params.model_dump():
+    record = execution.record.params
+    if any(record.get(key) != value for key, value in params.model_dump(exclude=WITHOUT_EFFECT).items()):
         return False
-    history = {record["step"]: record["loss"] for record in files.read_json(paths.HISTORY)}
+    replicas = members(execution)
+    if not replicas:
+        return params.replicas == 1 and _is_history_of(execution, paths.HISTORY)
+    own = paths.MODEL / "replicas"
+    return params.replicas == len(replicas) and all(
+        _is_history_of(one, own / str(one.record.seed) / paths.HISTORY.name) for one in replicas
+    )
+
+
+def _is_history_of(execution: Execution, file: Path) -> bool:
+    if not file.is_file():
+        return False
+    history = {record["step"]: record["loss"] for record in files.read_json(file)}
     journalled = {entry["s"]: entry["m"].get("train/loss") for entry in execution.entries() if "m" in entry}
     return all(history.get(step) == loss for step, loss in journalled.items() if loss is not None)

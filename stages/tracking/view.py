@@ -12,6 +12,8 @@ import uuid
 import zlib
 from typing import Any
 
+from stages import paths
+from stages.tracking.names import COUNTED, SUMMARISED
 from stages.tracking.store import Store
 
 CURVES, PICTURES = "noam", "noam-pictures"  # keys of the two views
@@ -38,18 +40,20 @@ _SIZES = {
     "pictures": (1, 900),
     "compare": (1, 360),
     "final": (4, 300),
+    "summary": (4, 300),
     "eval": (3, 360),
     "window": (2, 360),
     "optim": (2, 360),
     "train": (1, 360),
 }
-_SPLITS = ("train", "valid", "test")
-_FINAL = [f"{split}_{name}" for split in _SPLITS for name in ("loss", "excess", "perplexity", "accuracy")]
-_HIDDEN = [f"{split}_{name}" for split in _SPLITS for name in ("tokens", "sentences", "unknown_share", "floor")]
+_FINAL = [f"{split}_{name}" for split in paths.SPLITS for name in ("loss", "excess", "perplexity", "accuracy")]
+_HIDDEN = [f"{split}_{name}" for split in paths.SPLITS for name in ("tokens", "sentences", "unknown_share", "floor")]
+_SUMMARY = [*COUNTED, *(f"{split}_{name}" for split in paths.SPLITS for name in SUMMARISED)]
 _COLUMNS = [
     "attributes.`Dataset`",
     *(f"params.`{name}`" for name in ("warmup", "seed", "optimizer", "schedule", "loss")),
     *(f"metrics.`final/train_{name}`" for name in ("loss", "excess", "perplexity")),
+    *(f"metrics.`summary/train_{name}`" for name in ("loss", "loss_std")),
 ]
 
 
@@ -107,19 +111,22 @@ def view_state(*, grouped: bool, images: list[str]) -> dict[str, Any]:
     """Charts in sections, and the columns of the table.
 
     Args:
-        grouped: one curve a warm-up, with mean and band over the seeds; MLflow shows no pictures then.
+        grouped: one curve a warm-up, with mean and band over the seeds; MLflow shows no pictures then. Otherwise the
+            runs of replicas are folded up below their summary, which has the pictures.
         images: keys of the pictures, for a table with a column a run.
     """
-    charts = [_parallel()]
+    charts = [_parallel("warmup", "lr") if grouped else _parallel("warmup", "lr", "seed")]
     if not grouped:
         charts += (
             [_card("pictures", "IMAGE", "images", imageKeys=images, step=0, showRunParams=False)] if images else []
         )
         charts += [_card(key.rpartition("/")[0], "IMAGE", key, imageKeys=[key], deleted=True) for key in images]
-    charts += [_bar(name) for name in _FINAL] + [_bar(name, deleted=True) for name in _HIDDEN]
+    charts += [_bar("final", name) for name in _FINAL] + [_bar("final", name, deleted=True) for name in _HIDDEN]
+    where = "final" if grouped else "summary"  # a section without a chart would be shown as such
+    charts += [_bar("summary", name, where, deleted=grouped or not name.endswith("_loss")) for name in _SUMMARY]
     for section, lines in _LINES.items():
         charts += [_line(section, name, logarithmic) for name, logarithmic in lines.items()]
-    sections = ["compare", "final", *_LINES] if grouped else ["pictures", "compare", "final", *_LINES]
+    sections = ["compare", "final", *_LINES] if grouped else ["pictures", "compare", "summary", "final", *_LINES]
     by_warmup = {"aggregateFunction": "average", "groupByKeys": [{"mode": "param", "groupByData": "warmup"}]}
     return {
         "orderByKey": "attributes.start_time",
@@ -128,7 +135,7 @@ def view_state(*, grouped: bool, images: list[str]) -> dict[str, Any]:
         "selectedColumns": _COLUMNS,
         "runsHiddenMode": "FIRST_20_RUNS" if grouped else "FIRST_10_RUNS",
         "compareRunCharts": charts,
-        "compareRunSections": [_section(name) for name in sections],
+        "compareRunSections": [_section(name, unfolded=grouped or name == "pictures") for name in sections],
         "isAccordionReordered": True,
         "useGroupedValuesInCharts": True,
         "hideEmptyCharts": True,
@@ -141,10 +148,10 @@ def _identity(*parts: str) -> str:
     return str(uuid.uuid5(_NAMESPACE, "/".join(parts)))
 
 
-def _section(name: str) -> dict[str, Any]:
+def _section(name: str, *, unfolded: bool) -> dict[str, Any]:
     columns, height = _SIZES[name]
     size = {"columns": columns, "cardHeight": height}
-    return {"uuid": _identity(name), "name": name, "display": True, "isReordered": True, "deleted": False, **size}
+    return {"uuid": _identity(name), "name": name, "display": unfolded, "isReordered": True, "deleted": False, **size}
 
 
 def _card(section: str, kind: str, title: str, **more: Any) -> dict[str, Any]:
@@ -181,12 +188,12 @@ def _line(section: str, name: str, logarithmic: bool) -> dict[str, Any]:
     )
 
 
-def _bar(name: str, *, deleted: bool = False) -> dict[str, Any]:
-    key = f"final/{name}"
-    return _card("final", "BAR", name, metricKey=key, selectedMetricKeys=[key], deleted=deleted)
+def _bar(kind: str, name: str, section: str = "final", *, deleted: bool = False) -> dict[str, Any]:
+    key = f"{kind}/{name}"
+    return _card(section, "BAR", key, metricKey=key, selectedMetricKeys=[key], deleted=deleted)
 
 
-def _parallel() -> dict[str, Any]:
+def _parallel(*params: str) -> dict[str, Any]:
     """Warm-up, rate and final loss."""
-    measured = {"selectedParams": ["warmup", "lr", "seed"], "selectedMetrics": ["final/train_loss"]}
-    return _card("compare", "PARALLEL", "warm-up, rate, seed and final loss", showAllRuns=True, **measured)
+    measured = {"selectedParams": list(params), "selectedMetrics": ["final/train_loss"]}
+    return _card("compare", "PARALLEL", "warm-up, rate and final loss", showAllRuns=True, **measured)

@@ -76,7 +76,7 @@ def run_tasks(
         while waiting and len(running) < slots and not stop.asked:
             i = waiting.popleft()
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=_work, args=(tasks[i], splits, theirs), daemon=True)
+            process = context.Process(target=_work, args=(tasks[i], splits, theirs, os.getpid()), daemon=True)
             process.start()
             theirs.close()
             running[i] = _Worker(i, process, ours)
@@ -162,30 +162,29 @@ class _Teller(Listener):
         self._updates = 0
 
 
-def _work(task: Task, splits: Mapping[str, Sentences], pipe: Connection) -> None:
+def _work(task: Task, splits: Mapping[str, Sentences], pipe: Connection, parent: int) -> None:
     """The process of one run."""
-    parent = os.getppid()
     teller = _Teller(pipe)
     code = 1
-    try:
-        with Stop(also=lambda: os.getppid() != parent) as stop:
+    with Stop(also=lambda: os.getppid() != parent, patient=True) as stop:  # to the end: a save may take its time
+        try:
             checkpoint = run_task(task, splits, stop, teller)
-        if teller.execution is not None and not teller.execution.ended():
-            teller.execution.append_event("finished")
-        teller.flush()
-        pipe.send(("done", checkpoint.folder))
-        code = 0
-    except KeyboardInterrupt:
-        if teller.execution is not None:
-            teller.execution.append_event("killed", "stopped with the experiment")
-    except LabError as error:
-        _fail(teller, pipe, str(error))
-    except Exception as error:  # its message reaches the user through the parent
-        _fail(teller, pipe, f"{type(error).__name__}: {error}")
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # the parent's exit handlers are the parent's
+            if teller.execution is not None and not teller.execution.ended():
+                teller.execution.append_event("finished")
+            teller.flush()
+            pipe.send(("done", checkpoint.folder))
+            code = 0
+        except KeyboardInterrupt:
+            if teller.execution is not None:
+                teller.execution.append_event("killed", "stopped with the experiment")
+        except LabError as error:
+            _fail(teller, pipe, str(error))
+        except Exception as error:  # its message reaches the user through the parent
+            _fail(teller, pipe, f"{type(error).__name__}: {error}")
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)  # the parent's exit handlers are the parent's
 
 
 def _fail(teller: _Teller, pipe: Connection, problem: str) -> None:

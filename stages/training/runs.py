@@ -77,11 +77,16 @@ class Listener:
 
 
 class Stop:
-    """Turns the first signal into a question that the run answers between two updates; a second one interrupts."""
+    """Turns the first signal into a question that the run answers between two updates; a second one interrupts.
 
-    def __init__(self, also: Callable[[], bool] = lambda: False) -> None:
+    Args:
+        also: another reason to stop.
+        patient: a second signal changes nothing, as in a process that is told by its parent and by the terminal.
+    """
+
+    def __init__(self, also: Callable[[], bool] = lambda: False, *, patient: bool = False) -> None:
         self.number = 0
-        self._also = also
+        self._also, self._patient = also, patient
 
     @property
     def asked(self) -> bool:
@@ -98,9 +103,9 @@ class Stop:
             signal.signal(number, handler)
 
     def _ask(self, number: int, _frame: FrameType | None) -> None:
-        if self.number:
+        if self.number and not self._patient:
             raise KeyboardInterrupt(number)
-        self.number = number
+        self.number = self.number or number
 
 
 def run_task(task: Task, splits: Mapping[str, Sentences], stop: Stop, listener: Listener) -> Checkpoint:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from stages.analysis import figures, style
+from stages.analysis.axes import MAX_POINTS
 from stages.optim.schedules import noam_rate
 from tests.analysis.test_fonts import NO_FONT, WORDS
 
@@ -26,6 +27,15 @@ def history(updates: int, **columns: float) -> pd.DataFrame:
 
 def validation(losses: list[float]) -> pd.DataFrame:
     return pd.DataFrame({"step": range(len(losses)), "split": "train", "loss": losses})
+
+
+def replicas(counts: list[int]) -> dict[str, object]:
+    """The columns that several replicas add: bounds 0.5 around a loss of 2, none where one is left."""
+    alone = [count == 1 for count in counts]
+    bounds = {
+        f"loss_{name}": [None if one else value for one in alone] for name, value in (("low", 1.5), ("high", 2.5))
+    }
+    return {"loss": 2.0, **bounds, "replicas": counts}
 
 
 def only_axes(figure: Figure) -> Axes:
@@ -62,6 +72,94 @@ def test_loss_without_a_floor_has_no_line_for_it() -> None:
     assert len(only_axes(figure).lines) == 3
 
 
+def test_replicas_have_the_band_of_their_mean_and_say_how_many_they_are() -> None:
+    table = validation([2.0] * 4).assign(**replicas([4, 4, 2, 1]))
+    figure = figures.loss_figure(history(9).assign(replicas=4), table, validation_label="no dropout")
+    (band,) = only_axes(figure).collections
+    corners = band.get_paths()[0].vertices
+    assert (corners[:, 1].min(), corners[:, 1].max()) == (1.5, 2.5)
+    assert corners[:, 0].max() == 2  # of one replica alone there is no interval
+    words = words_of(figure)
+    assert "training, with dropout (mean of 4 seeds)" in words
+    assert "no dropout (mean of up to 4 seeds)" in words
+    assert "95% interval of that mean" in words
+    assert style.rendered(figure)["svg"]
+
+
+def test_a_single_measurement_has_its_interval_too() -> None:
+    figure = figures.loss_figure(history(0), validation([2.0]).assign(**replicas([3])), validation_label="x")
+    (band,) = only_axes(figure).collections
+    assert band.get_segments()[0].tolist() == [[0, 1.5], [0, 2.5]]
+
+
+def test_a_single_run_has_neither_band_nor_seeds() -> None:
+    figure = figures.loss_figure(history(9), validation([2.0, 1.0]), validation_label="x")
+    assert len(only_axes(figure).collections) == 0
+    assert not [text for text in words_of(figure) if "seed" in text or "interval" in text]
+
+
+def test_a_wide_band_leaves_the_picture_rather_than_flattening_the_curves() -> None:
+    table = validation([2.0, 1.9]).assign(replicas=2, loss_low=-90.0, loss_high=900.0)
+    axes = only_axes(figures.loss_figure(history(9, loss=2.0).assign(replicas=2), table, validation_label="x"))
+    low, high = axes.get_ylim()
+    assert 0 <= low < 1.9
+    assert 2.5 < high < 6
+
+
+@pytest.mark.parametrize(
+    ("updates", "seeds", "said"),
+    [
+        ([1234], 1, "diverged at update 1\u202f234"),
+        ([1234], 4, "1 of 4 seeds diverged, update 1\u202f234"),
+        ([7, 5, 7], 4, "3 of 4 seeds diverged, updates 5 to 7"),
+    ],
+)
+def test_the_update_at_which_a_run_diverged_is_marked(updates: list[int], seeds: int, said: str) -> None:
+    table = validation([2.0, 1.0])
+    if seeds > 1:
+        table = table.assign(**replicas([seeds, seeds]))
+    figure = figures.loss_figure(history(4), table, validation_label="x", diverged=updates)
+    marks = [line for line in only_axes(figure).lines if line.get_linestyle() == ":"]
+    assert [line.get_xdata()[0] for line in marks] == sorted(set(updates))
+    assert words_of(figure).count(said) == 1
+    low, high = only_axes(figure).get_xlim()
+    assert low < min(updates)
+    assert max(updates) < high
+
+
+def test_a_run_without_any_update_is_drawn() -> None:
+    empty = history(0)
+    loss = figures.loss_figure(empty, validation([9.0]), validation_label="x", floor=0.4, diverged=[1])
+    assert list(loss.axes[0].lines[0].get_ydata()) == [9.0]
+    assert "diverged at update 1" in words_of(loss)
+    assert "training, with dropout" not in words_of(loss)
+    for figure in (figures.rate_figure(empty), figures.gradient_norm_figure(empty)):
+        assert "no update was made" in words_of(figure)
+        assert style.rendered(figure)["svg"]
+    nothing = figures.loss_figure(empty, validation([]), validation_label="x")
+    assert style.rendered(nothing)["svg"]
+
+
+@pytest.mark.parametrize("top", [5.0, 90.0, 3e3, 3e5, 9e5, 3e7, 4e12, 3e38])
+def test_an_axis_has_ticks_however_far_a_loss_went(top: float) -> None:
+    axes = only_axes(figures.loss_figure(history(5, loss=1.0), validation([top, 0.7]), validation_label="x"))
+    low, high = axes.get_ylim()
+    ticks = [place for place in axes.get_yticks() if low <= place <= high]
+    assert 3 <= len(ticks) <= 20
+    labels = axes.yaxis.get_major_formatter().format_ticks(ticks)
+    assert len(set(labels)) == len(labels)
+    assert all(len(label) <= 6 for label in labels)
+
+
+@pytest.mark.parametrize("updates", [1, 2, 9, 26])
+def test_updates_are_counted_in_whole_numbers(updates: int) -> None:
+    figure = figures.gradient_norm_figure(history(updates))
+    style.rendered(figure)
+    shown = [text.get_text() for text in only_axes(figure).get_xticklabels()]
+    assert shown
+    assert all(re.fullmatch(r"−?-?[0-9]+", text) for text in shown)
+
+
 @pytest.mark.parametrize(("losses", "scale"), [([2.0, 1.0], "linear"), ([90.0, 1.0], "log")])
 def test_the_axis_is_logarithmic_where_values_span_magnitudes(losses: list[float], scale: str) -> None:
     figure = figures.loss_figure(history(5, loss=1.0), validation(losses), validation_label="x")
@@ -73,7 +171,7 @@ def test_a_long_run_is_drawn_with_few_points_and_its_whole_range() -> None:
     table = history(50_000)
     table.loc[31_234, "grad_norm"] = 77.0
     axes = only_axes(figures.gradient_norm_figure(table))
-    assert max(len(line.get_xdata()) for line in axes.lines) <= figures.MAX_POINTS
+    assert max(len(line.get_xdata()) for line in axes.lines) <= MAX_POINTS
     (band,) = axes.collections
     assert band.get_paths()[0].vertices[:, 1].max() == 77.0
     assert axes.lines[0].get_xdata()[-1] == 50_000
@@ -119,6 +217,13 @@ def test_bars_hold_the_most_likely_words_in_order_with_their_probabilities() -> 
     assert axes.texts[0].get_text() == "0.040"
     low, high = axes.get_ylim()
     assert low > high  # the first word on top
+
+
+def test_a_model_without_finite_numbers_has_no_bars_and_says_so() -> None:
+    figure = figures.next_words_figure(pd.DataFrame({"word": ["a", "b"], "probability": [None, None]}), prompt="[bos]")
+    assert "the model's numbers are not finite" in words_of(figure)
+    assert style.rendered(figure)["svg"]
+    assert "the model's numbers are not finite" not in words_of(bars("a"))
 
 
 def test_the_same_word_twice_gives_two_bars() -> None:

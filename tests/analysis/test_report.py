@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from html.parser import HTMLParser
 from typing import Any
@@ -9,24 +10,26 @@ from typing import Any
 import pytest
 
 from stages.analysis import report
-from stages.params import TrainParams
+from stages.params import WITHOUT_EFFECT, TrainParams
+from tests.analysis.test_outcome import LAST
 
 WORST = "</script><b>&amp;\"'"
 
 
 def run(**changes: Any) -> report.Run:
-    """A run of the default parameters; keys with a dot change what is inside."""
+    """A run of the default parameters; keys with two underscores change what is inside."""
     measured = {"loss": 1.5912, "perplexity": 4.9097, "accuracy": 0.625, "tokens": 48, "sentences": 9}
     train = {**measured, "unknown_share": 0.0, "floor": 0.41198, "excess": 1.17922}
     facts: dict[str, Any] = {
         "config": {
             "model": {"vocab_size": 17, "tied_output": False},
-            "training": TrainParams().model_dump(),
+            "training": TrainParams().model_dump(exclude=WITHOUT_EFFECT),
             "vocab_md5": "0123abcd",
             "updates": 2700,
             "parameters": 365457,
         },
-        "metrics": {"measured_on": "training text (no held-out text)", "train": train},
+        "metrics": {"measured_on": "training text (no held-out text)"},
+        "replicas": [{"seed": 0, "train": train}],
         "corpus": {"file": "notebook.txt", "sentences_by_split": {"train": 9, "valid": 0}},
         "next_words": [
             {"prompt": "", "tokens": ["[bos]"], "unknown": [], "next": [{"word": "el", "probability": 0.7412}]},
@@ -37,6 +40,7 @@ def run(**changes: Any) -> report.Run:
                 "next": [{"word": WORST, "probability": 0.9}, {"word": "<unk>", "probability": 0.00001}],
             },
         ],
+        "updates": 2700,
         "last_rate": 2.98e-5,
     }
     for path, value in changes.items():
@@ -48,10 +52,37 @@ def run(**changes: Any) -> report.Run:
     return report.Run(**facts)
 
 
+def replicas(*losses: float | None, **gone: int) -> report.Run:
+    """Seeds from 0 on with these losses; `s2=99` says that seed 2 diverged at update 99."""
+    facts = run()
+    (one,) = facts.replicas
+    entries = []
+    for seed, loss in enumerate(losses):
+        excess, perplexity = (None, None) if loss is None else (loss - 0.41198, 2.0 * loss)
+        train = one["train"] | {"loss": loss, "excess": excess, "perplexity": perplexity, "accuracy": 0.1 * seed}
+        entry = {"seed": seed, "train": train}
+        if f"s{seed}" in gone:
+            entry |= {"diverged_at": gone[f"s{seed}"], "last_finite": LAST}
+        entries.append(entry)
+    return facts._replace(replicas=entries)
+
+
+def of(facts: report.Run, name: str) -> report.Tile:
+    return next(tile for tile in report.tiles(facts) if tile.name == name)
+
+
+def alone(**changes: Any) -> report.Run:
+    """A single run that diverged at update 26 and has no finite loss."""
+    return replicas(None, s0=26)._replace(**{"updates": 25, **changes})
+
+
 def pictures(heads: int = 2) -> dict[str, bytes]:
     names = ["loss", "rate", "gradient-norm", "noam-rate", "next-words-p0", "next-words-p1", "attention-p1"]
     names += [f"attention-p1-L0H{head}" for head in range(heads)]
     return {name: f"<svg>{name}</svg>".encode() for name in names}
+
+
+SEVERAL = pictures() | {"replicas": b"<svg>replicas</svg>"}
 
 
 class Page(HTMLParser):
@@ -137,8 +168,9 @@ def test_numbers_of_the_training_text() -> None:
 
 def test_held_out_text_comes_first() -> None:
     held_out = {"loss": 2.5, "perplexity": 12.18, "accuracy": 0.4, "tokens": 9, "sentences": 2, "unknown_share": 0.1}
-    facts = run(metrics__valid=held_out, metrics__test=None)
-    assert report.tiles(facts)[0] == ("Loss", "2.5000", "nats per token, validation text")
+    facts = run()
+    facts.replicas[0]["valid"] = held_out
+    assert report.tiles(facts)[0] == ("Loss", "2.5000", "nats per token, validation text", "")
     page = Page(facts)
     assert "10.0 %" in page.text
     assert "measuretrainvalid" in page.text
@@ -146,13 +178,14 @@ def test_held_out_text_comes_first() -> None:
 
 def test_a_corpus_too_large_for_its_floor() -> None:
     facts = run()
-    del facts.metrics["train"]["floor"], facts.metrics["train"]["excess"]
+    del facts.replicas[0]["train"]["floor"], facts.replicas[0]["train"]["excess"]
     assert next(tile for tile in report.tiles(facts) if tile.name == "Excess").value == "–"
     assert Page(facts).open == []
 
 
 def test_a_perplexity_beyond_a_float() -> None:
-    facts = run(metrics__train__perplexity=None, metrics__train__loss=812.0)
+    facts = run()
+    facts.replicas[0]["train"] |= {"perplexity": None, "loss": 812.0}
     assert "> 10³⁰⁰" in Page(facts).text
     assert "None" not in Page(facts).text
 
@@ -169,9 +202,146 @@ def test_the_warmup_is_warned_of_where_the_run_ends_within_it(schedule: str, war
 
 def test_every_parameter_is_listed_with_its_meaning() -> None:
     text = Page(run()).text
-    for key, field in TrainParams.model_fields.items():
+    for key in TrainParams.model_fields.keys() - WITHOUT_EFFECT:
         assert key in text
-        assert (field.description or "") in text
+        assert (TrainParams.model_fields[key].description or "") in text
+
+
+def test_replicas_have_means_with_spread_and_interval() -> None:
+    facts = replicas(1.0, 2.0, 3.0)
+    assert of(facts, "Loss").value == "2.0000"
+    assert of(facts, "Loss").spread == "±\xa01, 95%\xa0interval -0.4841 to\xa04.484"
+    assert of(facts, "Excess").value == "1.5880"
+    assert of(facts, "Perplexity")[1::2] == ("4", "±\xa02, 95%\xa0interval -0.9683 to\xa08.968")
+    assert of(facts, "Accuracy")[1::2] == ("10.0 %", "±\xa010.0\xa0%, 95%\xa0interval -14.8 to\xa034.8\xa0%")
+    page = Page(facts, SEVERAL)
+    assert "means over 3 runs that differ in the seed alone" in page.text
+    assert "3 seeds, 0 to 2" in page.text
+    assert "-0.4841 to 4.4841" in page.text
+    assert not [tile for tile in report.tiles(run()) if tile.spread]
+
+
+def test_replicas_are_listed_each_with_its_numbers() -> None:
+    page = Page(replicas(1.25, None, 3.5, s1=1234), SEVERAL)
+    rows = [line for line in page.html.splitlines() if line.startswith('<tr><th scope="row" class="n">')]
+    cells = [re.findall(r"<t[hd][^>]*>([^<]*)", row) for row in rows]
+    assert cells[0] == ["0", "1.2500", "0.8380", "2.5", "0.0 %", "–"]
+    assert cells[1][:5] == ["1", "–", "–", "–", "–"]
+    assert cells[1][5] == "1\u202f234, last measured 2.3457 on the training text after update 90"
+    assert cells[2] == ["2", "3.5000", "3.0880", "7", "20.0 %", "–"]
+    assert len(cells) == 3
+    assert len({image["src"] for image in page.all("img")}) == len(SEVERAL)
+    assert page.open == []
+    assert all(attributes["alt"] for attributes in page.all("img"))
+
+
+def test_held_out_text_has_columns_of_its_own() -> None:
+    facts = replicas(1.0, 2.0)
+    for entry in facts.replicas:
+        entry["valid"] = entry["train"] | {"loss": 7.5}
+    text = Page(facts, SEVERAL).text
+    assert "seedloss, trainloss, validexcess, trainperplexity, validaccuracy, validdiverged at" in text
+    assert of(facts, "Loss")[:3] == ("Loss", "7.5000", "nats per token, validation text")
+
+
+def test_the_page_says_which_replica_the_words_are_of() -> None:
+    assert "All of this is of the first replica, seed 0." in Page(replicas(1.0, 2.0), SEVERAL).text
+    assert "replica" not in Page(run()).text.partition("Parameters")[0]
+
+
+def test_of_many_replicas_the_first_are_listed() -> None:
+    page = Page(replicas(*[1.0] * (report.MAX_REPLICAS + 7)), SEVERAL)
+    assert page.html.count('<tr><th scope="row" class="n">') == report.MAX_REPLICAS
+    assert "7 more in reports/replicas.json" in page.text
+    assert "more in reports/replicas.json" not in Page(replicas(1.0, 2.0), SEVERAL).text
+
+
+def test_a_run_that_diverged_says_so_first() -> None:
+    facts = alone()
+    page = Page(facts)
+    (box,) = [attributes for attributes in page.all("p") if attributes.get("role") == "note"]
+    assert box["class"] == "warning"
+    text = " ".join(page.text.split())
+    assert "Diverged at update 26: the loss or the gradient was no longer finite, and training stopped." in text
+    assert "Weights and curves are those of the 25 updates before." in text
+    assert "Last measured: loss 2.3457 on the training text after update 90." in text
+    assert "What helps: lower factor, raise warmup, set clip." in text
+    assert text.index("Diverged") < text.index("Perplexity")
+    assert "ended within its warm-up" not in text  # it ended for another reason
+    assert "iverged" not in Page(run()).text
+
+
+def test_numbers_that_are_not_finite_are_dashes() -> None:
+    facts = alone()
+    assert [of(facts, name).value for name in ("Loss", "Perplexity", "Accuracy", "Excess")] == ["–"] * 4
+    assert of(facts, "Loss").note == (
+        "nats per token, training text; not finite, last measured 2.3457 on the training text after update 90"
+    )
+    assert of(facts, "Updates")[1:3] == ("25", "then it diverged; 300 epochs were asked for")
+    text = Page(facts).text
+    assert "None" not in text
+    assert "nan" not in text
+    assert "> 10³⁰⁰" not in text
+
+
+def test_nothing_was_done_and_nothing_measured() -> None:
+    facts = alone(updates=0, last_rate=None)
+    facts.replicas[0] |= {"diverged_at": 1, "last_finite": None}
+    facts.next_words[0]["next"][0]["probability"] = None
+    text = Page(facts).text
+    assert "Diverged at update 1:" in text
+    assert "No update was made. What helps" in text
+    assert "Last measured" not in text
+    assert of(facts, "Loss").note == "nats per token, training text; not finite"
+    assert "None" not in text
+
+
+def test_replicas_that_diverged_are_named_and_the_rest_has_its_means() -> None:
+    facts = replicas(1.0, None, 3.0, 5.0, s1=99, s3=1234)
+    text = " ".join(Page(facts, SEVERAL).text.split())
+    assert "2 of 4 replicas diverged: seed 1 at update 99, seed 3 at update 1 234." in text
+    assert "ended within its warm-up" in text  # for the others did
+    assert of(facts, "Loss").value == "3.0000"
+    assert of(facts, "Loss").spread.startswith("3 of 4 seeds: ±\xa02,")
+    assert of(facts, "Updates").note == "of the seed that got furthest; 300 epochs were asked for"
+
+
+def test_no_replica_is_left() -> None:
+    facts = replicas(*[None] * 20, **{f"s{i}": 7 for i in range(20)})
+    text = " ".join(Page(facts, SEVERAL).text.split())
+    assert "20 of 20 replicas diverged: seed 0 at update 7," in text
+    assert "seed 7 at update 7 and 12 more." in text
+    assert "ended within its warm-up" not in text
+    assert of(facts, "Loss")[1:] == ("–", "nats per token, training text; not finite for any seed", "")
+    assert "None" not in text
+
+
+def test_one_replica_with_a_finite_loss_has_no_spread() -> None:
+    assert of(replicas(1.0, None, s1=2), "Loss").spread == "1 of 2 seeds"
+
+
+@pytest.mark.parametrize(
+    ("changes", "helps"),
+    [
+        ({}, "lower factor, raise warmup, set clip."),
+        ({"schedule": "none"}, "lower lr, set clip."),
+        ({"schedule": "constant", "decay": 0.1, "clip": 1.0}, "lower lr or decay or clip, raise warmup."),
+    ],
+)
+def test_the_advice_names_what_this_run_can_change(changes: dict[str, Any], helps: str) -> None:
+    facts = alone()
+    facts.config["training"] |= changes
+    assert f"What helps: {helps}" in Page(facts).text
+
+
+def test_a_number_fits_its_tile() -> None:
+    assert '<b class="long">1.130e+12</b>' in Page(replicas(1130392427665.7778, s0=40)).html
+    assert '<b class="long">' not in Page(run()).html
+
+
+def test_the_updates_end_as_max_updates_says() -> None:
+    assert of(run(), "Updates").note == "300 epochs"
+    assert of(run(config__training__max_updates=2700), "Updates").note == "max_updates, within 300 epochs"
 
 
 def test_the_account_of_the_corpus_is_complete() -> None:

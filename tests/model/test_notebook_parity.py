@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from stages.model.language_model import LanguageModel, LanguageModelConfig, initialise, language_model_loss
 from stages.optim.noam import NoamOptimizer
-from stages.text.vocabulary import PAD
+from stages.params import TrainParams
+from stages.text.vocabulary import PAD, Vocabulary
+from stages.training.batches import Epochs, Sentences
+from stages.training.randomness import Dropout, generator
+from stages.training.records import Update
+from stages.training.session import Session
+from tests.conftest import ROOT
 
 D, HEADS, HIDDEN, P = 128, 5, 128, 0.3
 
@@ -136,7 +142,7 @@ def test_outputs_loss_and_gradients_are_the_notebooks(networks: tuple[NotebookNe
         drops = masks(len(ids) - 1, source)
         inputs = torch.tensor(ids[:-1])
         logits_BTV, _ = ours(inputs[None], GivenMasks(drops))
-        torch.testing.assert_close(logits_BTV[0].softmax(dim=1), notebook(inputs, drops), rtol=0, atol=1e-6)
+        torch.testing.assert_close(logits_BTV[0].softmax(dim=1), notebook(inputs, drops), rtol=1e-5, atol=1e-6)
 
         notebook.zero_grad()
         ours.zero_grad()
@@ -145,7 +151,7 @@ def test_outputs_loss_and_gradients_are_the_notebooks(networks: tuple[NotebookNe
         theirs.backward()
         mine.backward()
         for expected, found in notebook.gradient_pairs(ours):
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_trajectory_over_fifty_updates_is_the_notebooks(networks: tuple[NotebookNetwork, LanguageModel]) -> None:
@@ -167,3 +173,36 @@ def test_trajectory_over_fifty_updates_is_the_notebooks(networks: tuple[Notebook
         noam.zero_grad()
     for theirs, mine in notebook.pairs(ours):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("updates", [225, pytest.param(900, marks=pytest.mark.slow)])
+def test_trajectory_of_the_session_is_the_notebooks_on_its_corpus(updates: int) -> None:
+    """The first of its 2 700 updates, sentences in the same order, the same values dropped."""
+    lines = (ROOT / "data/raw/notebook.txt").read_text(encoding="utf-8").splitlines()
+    vocabulary = Vocabulary.build(lines, order="first_appearance", min_count=1, max_vocab=0, lowercase=True)
+    text = Sentences(vocabulary.flat_ids(lines))
+    settings = TrainParams(loss="notebook", epochs=updates // 9, eval_every=updates)  # all else as the notebook has it
+    session = Session(settings, len(vocabulary), {"train": text, "valid": Sentences(text.ids[:0])})
+    notebook = NotebookNetwork(len(vocabulary))
+    with torch.no_grad():
+        for theirs, mine in notebook.pairs(session.model):
+            theirs.copy_(mine)
+    adam = torch.optim.Adam(notebook.parameters(), lr=0, betas=(0.9, 0.98), eps=1e-9)
+    epochs, order = Epochs(text, "shuffled", 1, context=64), generator(0, "order")
+    drop = Dropout(P, generator(0, "dropout"))
+    ours = (record for record in session.records() if isinstance(record, Update))
+    for epoch in (epochs.draw(order) for _ in range(updates // 9)):
+        for i in range(epochs.per_epoch):
+            update = next(ours)
+            batch = epoch.batch(i)
+            inputs, targets = batch.inputs_BT[0], batch.targets_BT[0]
+            loss = nn.CrossEntropyLoss()(notebook(inputs, list(drop.masks(3, len(inputs), D))), targets)
+            assert update.loss == pytest.approx(loss.item(), abs=1e-5), f"update {update.step}"
+            loss.backward()
+            t = update.step
+            adam.param_groups[0]["lr"] = D**-0.5 * min(t**-0.5, t * 40000**-1.5)
+            assert update.lr == pytest.approx(adam.param_groups[0]["lr"], rel=1e-12)
+            adam.step()
+            adam.zero_grad()
+    assert update.step == updates
+    assert next(ours, None) is None

@@ -148,9 +148,11 @@ def test_equally_likely_words_come_in_the_order_of_their_ids(predictor: Predicto
     assert words == [predictor.vocabulary.label(i) for i in range(7)]
 
 
-def test_attention_is_stacked_by_layer(predictor: Predictor) -> None:
-    weights_LHTT = predictor.attention("el gato el")
+def test_a_prediction_is_explained_by_the_weights_of_its_own_pass(predictor: Predictor) -> None:
+    prediction, weights_LHTT = predictor.explain("el gato el", 3)
+    assert prediction == predictor.next_words("el gato el", 3)
     assert weights_LHTT.shape == (2, 3, 4, 4)
-    assert torch.equal(weights_LHTT, predictor.attention("el gato el"))
+    assert torch.equal(weights_LHTT, predictor.explain("el gato el", 3)[1])
     shown = predictor.model(torch.tensor([[1, 4, 5, 4]]), return_weights=True)[1]
     assert torch.equal(weights_LHTT[1], shown[1][0])
+    assert predictor.explain("", 1)[1].tolist() == [[[[1.0]]] * 3] * 2

@@ -73,7 +73,7 @@ def test_curves_are_there_within_seconds(store: Store, training: Execution, foll
     wait_until(lambda: [run for run in store.runs() if "train/loss" in run.data.metrics], 90)
     assert only_run(store).info.status == "RUNNING"
 
-    with Journal(training) as journal:
+    with Journal(training, lines=1) as journal:
         journal.log(2, {"train/loss": 2.0})
     wait_until(lambda: only_run(store).data.metrics["train/loss"] == 2.0, 20)  # some 3 s on an idle machine
 

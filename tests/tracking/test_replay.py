@@ -22,7 +22,15 @@ from stages.tracking.names import name_for_mlflow, param_values, run_name
 from stages.tracking.replay import Replay
 from stages.tracking.store import Store, connect
 from stages.tracking.sync import Account, sync_executions, sync_one
-from tests.tracking.lab import history, journalled, only_run, run_stage, train_execution
+from tests.tracking.lab import (
+    ENVIRONMENT,
+    history,
+    journalled,
+    only_run,
+    run_stage,
+    train_execution,
+    write_results,
+)
 
 SLOW_REPLAY = """
 import sys, time
@@ -145,15 +153,22 @@ def test_names_and_tags_carry_the_factors(workspace: Path, monkeypatch: pytest.M
         "eps": 1e-8,
         "prompts": ["x" * 90],
         "corpus": "a/ñu.txt",
+        "workers": 7,  # on which no result depends
     }
     record = Execution.create("trained", params).record
-    name = run_name(record)
+    name = run_name(record, {})
     assert name.startswith("warmup=4000 · seed=0 · ")
     assert name.endswith(" · salty-tapa")
     for factor in ("corpus=ñu.txt", "loss=notebook", "eps=1e-08", "d_model=16"):
         assert factor in name.split(" · ")
     assert "layers" not in name
+    assert "workers" not in name
     assert len(name) <= 250
+    long = record.model_copy(
+        update={"params": params | {"corpus": "x" * 900, "optimizer": "y" * 900, "loss": "z" * 900}}
+    )
+    assert len(run_name(long, {"noam.diverged_at": "3", "noam.repeat": "2"})) == 250
+    assert run_name(long, {"noam.diverged_at": "3", "noam.repeat": "2"}).endswith(" · salty-tapa · diverged · repeat 2")
 
 
 def test_the_same_results_again_are_told_apart(store: Store, execution: Execution) -> None:
@@ -188,7 +203,8 @@ def test_long_values_odd_names_and_numbers_that_are_none(store: Store, workspace
 
     run = only_run(store)
     assert run.data.metrics == {"pérdida _val_": 1.0, "acc_1": 0.75, "a/b": 2.0, "損失": 3.0}
-    assert run.data.tags["noam.not_finite_at_step"] == "5"
+    assert run.data.tags["noam.diverged_at"] == "5"
+    assert "diverged at update 5: bad is not finite" in run.data.tags["mlflow.note.content"]
     assert len(run.data.params["prompts"]) == 6000
     assert run.data.params["prompts"].endswith(" characters)")
     assert run.data.params["corpus"] == params["corpus"]
@@ -203,6 +219,42 @@ def test_every_limit_of_mlflow_is_kept() -> None:
         "list": '[1, "ñ"]',
         "text": "true",
     }
+
+
+def test_what_a_run_computed_with_is_in_its_tags(store: Store, execution: Execution) -> None:
+    Replay.open(store, execution)
+    tags = only_run(store).data.tags
+    assert {key.removeprefix("noam.env."): tags[key] for key in tags if key.startswith("noam.env.")} == ENVIRONMENT
+
+
+def test_a_run_that_diverged_is_marked_and_finishes(store: Store, workspace: Path) -> None:
+    write_results(workspace, seed=0, diverged={0: 30})
+    execution = train_execution()
+    outbox.set_fingerprint(execution, str(fingerprint_of_folder()))
+    execution.close("finished")
+    for _ in range(2):
+        sync_one(store, execution, workspace)
+    run = only_run(store)
+    assert (run.info.status, run.data.tags["noam.diverged_at"]) == ("FINISHED", "30")
+    assert run.info.run_name.endswith(" · diverged")
+    assert run.data.tags["mlflow.note.content"].startswith(
+        "diverged at update 30: loss nan is not finite, at rate 0.5;"
+    )
+    assert [step for step, _, _ in history(store, run, "train/loss")] == list(range(1, 30))
+    assert "final/train_loss" not in run.data.metrics
+    assert "final/train_accuracy" in run.data.metrics
+    assert not [key for key in run.data.metrics if "last_finite" in key]
+
+
+def test_what_the_user_writes_about_a_run_stays(store: Store, execution: Execution) -> None:
+    execution.append_event("killed", "stopped by SIGTERM")
+    sync_one(store, execution, None)
+    assert only_run(store).data.tags["mlflow.note.content"] == "KILLED: stopped by SIGTERM"
+    store.client.set_tag(only_run(store).info.run_id, "mlflow.note.content", "mía")
+    execution.append_event("failed", "worse")
+    sync_one(store, execution, None)
+    run = only_run(store)
+    assert (run.data.tags["mlflow.note.content"], run.data.tags["noam.message"]) == ("mía", "worse")
 
 
 def test_a_run_that_was_deleted_by_hand_stays_so(store: Store, execution: Execution) -> None:

@@ -20,7 +20,16 @@ from stages.tracking import outbox, restore
 from stages.tracking.fingerprint import fingerprint_of_folder
 from stages.tracking.store import Store, connect
 from stages.tracking.sync import sync_all
-from tests.tracking.lab import STAGES, free_port, history, journalled, only_run, write_results
+from tests.tracking.lab import (
+    STAGES,
+    free_port,
+    history,
+    journalled,
+    only_run,
+    set_params,
+    train_execution,
+    write_results,
+)
 
 KILLED_HALF_WAY = """
 import os, signal, sys
@@ -232,6 +241,34 @@ def test_experiments_and_head_come_out_of_the_cache(
     assert capsys.readouterr().out == "runs: 0 brought, 2 already there\n"
     names = store.client.get_run(found["1"].info.run_id).data.tags["dvc.experiment"]
     assert names == "other-seed, new-name"
+
+
+def test_results_that_no_commit_refers_to_come_out_of_the_cache(
+    store: Store, workspace: Path, dvc: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plain `dvc repro` whose results were replaced and never committed; then the database is lost."""
+    set_params(workspace, seed=1)
+    dvc("dvc", "repro", "-q")
+    execution = train_execution()
+    outbox.set_fingerprint(execution, str(fingerprint_of_folder()))
+    execution.close("finished")
+    figure = (paths.FIGURES / "attention-p1-L0H1.png").read_bytes()
+    dvc("git", "checkout", "-q", "--", ".")
+    dvc("dvc", "checkout", "-q")
+    assert files.read_json(paths.METRICS)["train"]["loss"] == 1.8
+
+    assert sync_all() == 0, capsys.readouterr().out
+    (run,) = store.tagged("noam.execution", execution.id)
+    assert (run.data.tags["noam.complete"], run.data.metrics["final/train_loss"]) == ("yes", pytest.approx(1.9))
+    fetched = store.client.download_artifacts(run.info.run_id, "figures/attention-p1-L0H1.png", str(workspace.parent))
+    assert Path(fetched).read_bytes() == figure
+    assert len(store.client.search_logged_models([store.experiment_id])) == 2  # HEAD's as well
+
+    shutil.rmtree(workspace / ".dvc/cache")
+    assert sync_all() == 0
+    store.client.delete_tag(run.info.run_id, "noam.complete")
+    assert sync_all() == 1
+    assert f"could not: the files of {execution.id}: " in capsys.readouterr().out
 
 
 def test_an_experiment_whose_files_the_cache_has_lost(

@@ -15,9 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 
-from stages import paths
 from stages.errors import TrackingError
 from stages.params import Params, load_params
 from stages.tracking import outbox
@@ -26,7 +24,7 @@ from stages.tracking.server import free_port
 from stages.tracking.store import Store, connect
 from stages.tracking.sync import sync_one
 from stages.tracking.view import CURVES, PICTURES, decode, encode, refresh_view, view_links, view_state
-from tests.tracking.lab import train_execution, wait_until, write_pipeline, write_results
+from tests.tracking.lab import set_params, train_execution, wait_until, write_results
 
 SERVE = "import sys; from stages.tracking.server import serve; sys.exit(serve(int(sys.argv[1])))"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -38,10 +36,8 @@ QUIET = (
 
 def finish_run(store: Store, workspace: Path, **params: int) -> None:
     """One complete run with these parameters."""
-    content = yaml.safe_load(paths.PARAMS.read_text(encoding="utf-8")) | params
-    paths.PARAMS.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
-    write_results(workspace, seed=content["seed"])
-    write_pipeline(workspace, load_params(Params).model_dump())
+    set_params(workspace, **params)
+    write_results(workspace, seed=load_params(Params).seed)
     execution = train_execution()
     outbox.set_fingerprint(execution, str(fingerprint_of_folder()))
     execution.close("finished")
@@ -49,11 +45,12 @@ def finish_run(store: Store, workspace: Path, **params: int) -> None:
 
 
 @pytest.fixture
-def four_runs(store: Store, workspace: Path) -> Store:
-    """Two warm-ups with two seeds each."""
+def six_runs(store: Store, workspace: Path) -> Store:
+    """Two warm-ups with a run for each of two seeds, and a third one with two replicas."""
     for warmup in (400, 4000):
         for seed in (0, 1):
             finish_run(store, workspace, warmup=warmup, seed=seed)
+    finish_run(store, workspace, warmup=40, seed=0, replicas=2)
     refresh_view(store)
     return store
 
@@ -102,8 +99,8 @@ def test_a_state_survives_the_tag() -> None:
     assert decode(encode(state)) == state
 
 
-def test_the_views_are_on_the_experiment(four_runs: Store) -> None:
-    tags = four_runs.client.get_experiment(four_runs.experiment_id).tags
+def test_the_views_are_on_the_experiment(six_runs: Store) -> None:
+    tags = six_runs.client.get_experiment(six_runs.experiment_id).tags
     curves = decode(tags[f"mlflow.sharedViewState.{CURVES}"])
     scales = {chart["metricKey"]: chart["scaleType"] for chart in curves["compareRunCharts"] if chart["type"] == "LINE"}
     assert {key: scales[key] for key in ("train/loss", "optim/lr", "eval/train_loss", "eval/train_accuracy")} == {
@@ -112,6 +109,11 @@ def test_the_views_are_on_the_experiment(four_runs: Store) -> None:
         "eval/train_loss": "log",
         "eval/train_accuracy": "linear",
     }
+    bars = {chart["metricKey"]: chart["deleted"] for chart in curves["compareRunCharts"] if chart["type"] == "BAR"}
+    logged = {key for run in six_runs.runs() for key in run.data.metrics if key.startswith(("final/", "summary/"))}
+    assert logged <= bars.keys()  # MLflow would add a chart for each metric that has none
+    assert all(bars[key] for key in logged if key.startswith("summary/"))
+    assert not bars["final/train_loss"]
     assert curves["groupBy"]["groupByKeys"] == [{"mode": "param", "groupByData": "warmup"}]
     sections = {section["uuid"] for section in curves["compareRunSections"]}
     assert {chart["metricSectionId"] for chart in curves["compareRunCharts"]} == sections
@@ -180,19 +182,29 @@ def test_pages_without_any_run_a_busy_port_and_the_end(workspace: Path, server: 
     assert not (workspace / "mlruns").exists()
 
 
-def test_a_browser_shows_curves_and_pictures(four_runs: Store, server: Server, tmp_path: Path) -> None:
+def test_a_browser_shows_curves_and_pictures(six_runs: Store, server: Server, tmp_path: Path) -> None:
     curves, pictures, *_ = server.links()
     seen = page(curves, tmp_path / "profile")
-    for text in ("Group: 400<", "Group: 4000<", "eval/train_loss", "window/loss_max", "optim/lr", "final/train_excess"):
+    for text in (
+        "Group: 40<",
+        "Group: 400<",
+        "Group: 4000<",
+        "eval/train_loss",
+        "window/loss_max",
+        "optim/lr",
+        "final/train_excess",
+    ):
         assert text in seen, text
     rate = seen[seen.index("optim/lr") :]
     ticks = re.findall(r'class="ytick"><text[^>]*>([^<]+)<', rate[: rate.index("optim/grad_norm")])
     assert [tick for tick in ticks if tick in ("0.000001", "1μ")], ticks
     assert [tick for tick in ticks if tick in ("0.00001", "10μ")], ticks
     assert 'class="js-fill"' in seen  # the band over the seeds
+    assert "seeds 0–1" in seen
+    assert "summary" not in seen[seen.index("final/train_loss") :]  # no chart counts the mean among the replicas
 
     seen = page(pictures, tmp_path / "profile")
     shown = re.findall(r'<img[^>]+src="(get-artifact\?path=images[^"]+)"', seen)
-    assert len({link.partition("run_uuid=")[2] for link in shown}) == 4
+    assert len({link.partition("run_uuid=")[2] for link in shown}) == 5  # of the replicas the summary's
     with urllib.request.urlopen(pictures.partition("#")[0] + shown[0].replace("&amp;", "&"), timeout=10) as answer:
         assert answer.read(4) == b"RIFF"

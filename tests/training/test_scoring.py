@@ -82,6 +82,31 @@ def test_nor_does_it_on_a_real_corpus(new_model: NewModel, shared: Path) -> None
     check_batch_sizes(new_model(vocab_size=len(vocabulary)), sentences, words)
 
 
+@pytest.mark.parametrize("block", ["notebook", "pre"])
+def test_the_number_of_threads_changes_not_a_bit(new_model: NewModel, block: str) -> None:
+    vocabulary, sentences = sentences_of([*BASE, "sol", *[f"{line} y {line}" for line in BASE]])
+    model = new_model(vocab_size=len(vocabulary), block=block)
+    expected = score(model, sentences, 2)
+    assert [score(model, sentences, 2, threads=threads) for threads in (2, 4, 4, 4)] == [expected] * 4
+
+
+def test_only_the_first_tokens_are_scored_where_no_more_are_asked_for(new_model: NewModel) -> None:
+    vocabulary, sentences = sentences_of(BASE)  # five targets each
+    model = new_model(vocab_size=len(vocabulary))
+    counts = {tokens: score(model, sentences, tokens=tokens) for tokens in (1, 9, 10, 19, 20, 99)}
+    assert {tokens: (part.sentences, part.tokens) for tokens, part in counts.items()} == {
+        1: (1, 5),
+        9: (1, 5),
+        10: (2, 10),
+        19: (3, 15),
+        20: (4, 20),
+        99: (4, 20),
+    }
+    assert counts[99] == score(model, sentences)
+    _, first = sentences_of(BASE[:1])
+    assert counts[1].nll == pytest.approx(score(model, Sentences(sentences.ids[: len(first.ids)])).nll, rel=1e-6)
+
+
 def test_a_uniform_model_has_the_perplexity_of_its_vocabulary(new_model: NewModel) -> None:
     vocabulary, sentences = sentences_of(BASE)
     model = new_model(vocab_size=len(vocabulary))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.training.loop import Update, Validation
+from stages.training.records import Divergence, Update, Validation
 from stages.training.series import JournalSeries
 
 
@@ -76,3 +76,12 @@ def test_a_measurement_is_named_after_its_split(perplexity: float | None, metric
     journal = Recorder()
     JournalSeries(journal, 9).validation(Validation(9, 1, "valid", 1.5, perplexity, 0.25))  # type: ignore[arg-type]
     assert journal.entries == [(9, metrics)]
+
+
+def test_a_divergence_is_for_the_journal_to_learn_otherwise() -> None:
+    journal = Recorder()
+    series = JournalSeries(journal, 9)  # type: ignore[arg-type]
+    series.add(Update(1, 1, 0.1, 2.0, 3.0))
+    series.add(Validation(1, 1, "train", 1.5, 4.0, 0.25))
+    series.add(Divergence(2, 1, 0.2, "loss nan"))
+    assert [sorted(metrics)[0] for _, metrics in journal.entries] == ["optim/grad_norm", "eval/train_accuracy"]

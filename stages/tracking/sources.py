@@ -1,0 +1,143 @@
+"""Where the files of results are: in the outbox, the workspace, a commit with DVC's cache, or that cache alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from stages import paths
+from stages.errors import TrackingError
+from stages.execution import Execution
+from stages.tracking import outbox
+from stages.tracking.fingerprint import fingerprint_of_folder, fingerprint_of_revision, is_intact, outputs
+
+_LOST = "its files are neither in the workspace nor in DVC's cache; where there is a remote, `dvc pull` brings them"
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A commit of git with results: an experiment of DVC, or HEAD.
+
+    Attributes:
+        commit: in hex.
+        experiment: DVC's name, or "" for HEAD.
+        baseline: the commit that the experiment started from.
+    """
+
+    commit: str
+    experiment: str
+    baseline: str
+
+    def __str__(self) -> str:
+        return f"experiment {self.experiment}" if self.experiment else f"commit {self.commit[:7]}"
+
+
+@contextmanager
+def results_of(fingerprint: str, execution: Execution | None, revisions: list[Revision]) -> Iterator[Path]:
+    """A folder with the results of that fingerprint: the outbox, the workspace, or what DVC's cache still has.
+
+    Raises:
+        TrackingError: they are in none of them any more.
+    """
+    box = outbox.kept(execution) if execution is not None else None
+    root = paths.main_root()
+    if box is not None:
+        yield box
+    elif fingerprint_of_folder(root) == fingerprint and has_results(root) and is_intact(root):
+        yield root
+    else:
+        found = [one for one in revisions if fingerprint_of_revision(root, one.commit) == fingerprint]
+        with TemporaryDirectory(prefix="noam-") as temporary:
+            for revision in found:
+                with suppress(TrackingError):
+                    fetch_revision(revision, Path(temporary))
+                    break
+            else:
+                if execution is None:
+                    raise TrackingError(_LOST)
+                fetch_uncommitted(execution, Path(temporary))
+            yield Path(temporary)
+
+
+def has_results(folder: Path) -> bool:
+    """The files that a run needs are there (a clone before `dvc pull` has only some)."""
+    needed = (paths.PARAMS, paths.LOCK, paths.HISTORY, paths.METRICS, paths.MODEL / "config.json")
+    return all((folder / path).is_file() for path in (*needed, paths.MODEL / "weights.safetensors"))
+
+
+def revisions() -> list[Revision]:
+    """HEAD and DVC's experiments; none outside git."""
+    root = paths.main_root()
+    head = _git(root, "rev-parse", "--verify", "HEAD")
+    if not head:
+        return []
+    found = [Revision(head[0], "", head[0])]
+    for line in _git(root, "for-each-ref", "--format=%(objectname) %(refname)", "refs/exps"):
+        commit, _, name = line.partition(" ")
+        parts = name.split("/")  # refs/exps/<2 digits>/<38 digits of the baseline>/<name>
+        if len(parts) == 5 and len(parts[2]) == 2 and len(parts[3]) == 38:
+            found.append(Revision(commit, parts[4], parts[2] + parts[3]))
+    return found
+
+
+def fetch_revision(revision: Revision, target: Path) -> None:
+    """Copy the results of a revision out of git, DVC's cache or its remote.
+
+    Raises:
+        TrackingError: the cache has lost them.
+    """
+    from dvc.api import DVCFileSystem  # type: ignore[import-untyped]
+
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    try:
+        system = DVCFileSystem(os.fspath(paths.main_root()), rev=revision.commit)
+        for path in (*outbox.RESULTS, outbox.CODE):
+            if system.exists(path.as_posix()):
+                (target / path).parent.mkdir(parents=True, exist_ok=True)
+                system.get(path.as_posix(), str(target / path), recursive=True)
+    except Exception as error:  # DVC has no common base for what its file system raises
+        raise TrackingError(_LOST) from error
+    if not has_results(target):
+        raise TrackingError(_LOST)
+
+
+def fetch_uncommitted(execution: Execution, target: Path) -> None:
+    """Copy results that no commit refers to out of DVC's cache, as far as that still has them.
+
+    Raises:
+        TrackingError: it has not.
+    """
+    from dvc.repo import Repo  # type: ignore[import-untyped]
+
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    try:
+        outbox.copy_results(outbox.remembered(execution), target, outbox.SMALL)
+        cache = Repo(os.fspath(paths.main_root())).cache.local
+        for path, md5 in outputs((target / paths.LOCK).read_text(encoding="utf-8")).items():
+            listed = {path: md5}
+            if md5.endswith(".dir"):
+                content = json.loads(Path(cache.oid_to_path(md5)).read_text(encoding="utf-8"))
+                listed = {path / entry["relpath"]: entry["md5"] for entry in content}
+            for file, digest in listed.items():
+                if any(file.is_relative_to(wanted) for wanted in outbox.RESULTS) and file not in outbox.SMALL:
+                    (target / file).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(cache.oid_to_path(digest), target / file)
+    except Exception as error:  # as above
+        raise TrackingError(_LOST) from error
+
+
+def _git(root: Path, *arguments: str) -> list[str]:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
