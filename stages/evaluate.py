@@ -88,10 +88,11 @@ def measure(model: LanguageModel, splits: Mapping[str, Sentences], threads: int)
 
 def measures(result: Score) -> dict[str, Any]:
     """What is said of one split; loss in nats a token; null what is not finite, or beyond a float."""
+    finite = math.isfinite(result.loss)
     return {
-        "loss": result.loss if math.isfinite(result.loss) else None,
-        "perplexity": result.perplexity,
-        "accuracy": result.accuracy,
+        "loss": result.loss if finite else None,
+        "perplexity": result.perplexity if finite else None,
+        "accuracy": result.accuracy if finite else None,
         "tokens": result.tokens,
         "sentences": result.sentences,
         "unknown_share": result.unknown / result.tokens,

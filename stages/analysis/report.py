@@ -132,7 +132,8 @@ def _spread(found: Measure, *, share: bool = False) -> str:
     bounds = (found.std, found.low, found.high)
     std, low, high = (f"{100 * value:.1f}" if share else f"{value:.4g}" for value in bounds)
     unit = "\xa0%" if share else ""
-    return f"{who}{': ' if who else ''}±\xa0{std}{unit}, 95%\xa0interval {low} to\xa0{high}{unit}"
+    to = "\xa0to\xa0" if len(low + high) <= 12 else " to\xa0"  # one line of a tile, if it fits
+    return f"{who}{': ' if who else ''}±\xa0{std}{unit}, 95%\xa0interval {low}{to}{high}{unit}"
 
 
 def _last_finite(run: Run, loss: Measure) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ class Prediction:
         prompt: the text as it was given.
         tokens: what the model read, from [bos] on; words that it does not know are [unk].
         unknown: those words, each once.
-        next: next words with their probabilities, the most likely first.
+        next: next words with their probabilities, the most likely first; NaN from a model that diverged.
     """
 
     prompt: str
@@ -36,7 +37,10 @@ class Prediction:
             "prompt": self.prompt,
             "tokens": self.tokens,
             "unknown": self.unknown,
-            "next": [{"word": word, "probability": probability} for word, probability in self.next],
+            "next": [
+                {"word": word, "probability": probability if math.isfinite(probability) else None}
+                for word, probability in self.next
+            ],
         }
 
 

@@ -188,7 +188,8 @@ def _tables(prompts: list[dict[str, Any]]) -> dict[str, Any]:
     for entry in prompts:
         words = [(word["word"], word["probability"]) for word in entry["next"]]
         name = " ".join(entry["tokens"])
-        summaries.append([name, " · ".join(f"{word} {probability:.3f}" for word, probability in words[:10])])
+        shown = [f"{word} {'–' if share is None else f'{share:.3f}'}" for word, share in words[:10]]
+        summaries.append([name, " · ".join(shown)])
         ranked += [[f"{name} {rank}", word, name, rank, share] for rank, (word, share) in enumerate(words, start=1)]
     return {
         NEXT_WORDS: {"columns": ["prompt", "next words"], "data": summaries},

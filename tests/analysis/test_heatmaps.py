@@ -30,6 +30,16 @@ def test_each_word_has_its_tick_also_when_it_comes_twice() -> None:
     assert tick_words(one_head(words)) == (words, words)
 
 
+def test_weights_that_are_not_finite_are_dashes() -> None:
+    words = ["[bos]", "un"]
+    nothing = pd.DataFrame(np.full((2, 2), np.nan), words, words)
+    figure = heatmaps.attention_figure(nothing, layer=0, head=0)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["–"] * 3
+    overview = heatmaps.overview_figure(np.full((1, 2, 2, 2), np.nan), words, prompt="[bos] un")
+    assert style.rendered(figure)["svg"]
+    assert style.rendered(overview)["svg"]
+
+
 def test_cells_hold_the_weights_on_a_fixed_scale_with_the_future_apart() -> None:
     figure = one_head(["[bos]", "un", "gato"])
     (image,) = figure.axes[0].images

@@ -210,10 +210,10 @@ def test_every_parameter_is_listed_with_its_meaning() -> None:
 def test_replicas_have_means_with_spread_and_interval() -> None:
     facts = replicas(1.0, 2.0, 3.0)
     assert of(facts, "Loss").value == "2.0000"
-    assert of(facts, "Loss").spread == "±\xa01, 95%\xa0interval -0.4841 to\xa04.484"
+    assert of(facts, "Loss").spread == "±\xa01, 95%\xa0interval -0.4841\xa0to\xa04.484"
     assert of(facts, "Excess").value == "1.5880"
-    assert of(facts, "Perplexity")[1::2] == ("4", "±\xa02, 95%\xa0interval -0.9683 to\xa08.968")
-    assert of(facts, "Accuracy")[1::2] == ("10.0 %", "±\xa010.0\xa0%, 95%\xa0interval -14.8 to\xa034.8\xa0%")
+    assert of(facts, "Perplexity")[1::2] == ("4", "±\xa02, 95%\xa0interval -0.9683\xa0to\xa08.968")
+    assert of(facts, "Accuracy")[1::2] == ("10.0 %", "±\xa010.0\xa0%, 95%\xa0interval -14.8\xa0to\xa034.8\xa0%")
     page = Page(facts, SEVERAL)
     assert "means over 3 runs that differ in the seed alone" in page.text
     assert "3 seeds, 0 to 2" in page.text
