@@ -89,7 +89,7 @@ class ByHand:
             positions_TD = positions_TD.repeat(B, 1)
 
         # forward
-        x_RD = torch.add(positions_TD, self._embedding[ids_R], alpha=D**0.5).mul_(masks[0])
+        x_RD = torch.add(positions_TD, torch.embedding(self._embedding, ids_R), alpha=D**0.5).mul_(masks[0])
         saved = []
         for i, block in enumerate(self._blocks):
             x_RD, kept = _forward(block, x_RD, mask_TT, masks[1 + 2 * i], masks[2 + 2 * i], B)

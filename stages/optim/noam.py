@@ -60,10 +60,14 @@ class ScheduledOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update at the next rate; returns what `closure` returns, if there is one."""
+        return self.update(closure)
+
+    def update(self, closure: Callable[[], float] | None = None) -> float | None:
+        """As `step`, without the hooks that torch calls around it: for loops that have none."""
         expected = self.rate()
         if not self._warned and any(float(group["lr"]) != expected for group in self.param_groups):
             self._warned = True
-            warnings.warn("a rate written to param_groups is not used: the schedule sets the rate", stacklevel=3)
+            warnings.warn("a rate written to param_groups is not used: the schedule sets the rate", stacklevel=4)
         self._step += 1
         rate = self.rate()
         for group in self.param_groups:

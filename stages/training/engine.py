@@ -82,7 +82,7 @@ class Engine:
         """Clip the gradient, whose norm this is, and update the weights."""
         if 0 < self._settings.clip < norm:
             self._gradients[0].mul_(self._settings.clip / norm)
-        self.optimizer.step()
+        self.optimizer.update()
 
     def _masks(self, batch: Batch) -> Tensor | None:
         """Dropout for one batch [N, B, T, D], drawn before it is cut, so that the draws don't depend on the shards."""
