@@ -149,7 +149,8 @@ class Execution:
         """The executions of its replicas, in the order of their seeds; none where there is only one run."""
         listed = self.folder / "replicas.json"
         found = [Execution.find(identity) for identity in files.read_json(listed)] if listed.is_file() else []
-        return [one for one in found if one is not None]
+        newest = {one.record.seed: one for one in found if one is not None}  # one that had saved nothing begins anew
+        return [newest[seed] for seed in sorted(newest)]
 
     def add_replica(self, replica: Execution) -> None:
         """To be called by one process alone."""

@@ -103,9 +103,7 @@ class ByHand:
         # backward: softmax minus the target, for each row that has one
         d_RV = log_q_RV.exp_()
         d_RV.scatter_add_(1, targets_R[:, None], torch.full((B * T, 1), -1.0))
-        if B > 1:
-            d_RV.mul_((targets_R != PAD)[:, None])
-        d_RV.mul_(scale)
+        d_RV.mul_((targets_R != PAD)[:, None]).mul_(scale)
         if kind == "notebook":
             d_RV = _softmax_backward(d_RV, p_RV, 1, d_RV.dtype)
         d_RD = _linear_backward(self._output, d_RV, x_RD)

@@ -66,11 +66,10 @@ def test_signal_leaves_the_run_killed(fresh: Callable[..., Project], number: sig
 
 def test_exception_leaves_the_run_failed_with_its_message(fresh: Callable[..., Project]) -> None:
     project = fresh(epochs=3)
-    loop = project.root / "stages/training/loop.py"
-    text = loop.read_text(encoding="utf-8")
-    loop.write_text(
-        text.replace("            optimizer.step()", "            raise RuntimeError('la pérdida')"), "utf-8"
-    )
+    session = project.root / "stages/training/session.py"
+    text, step = session.read_text(encoding="utf-8"), "        self._engine.step(norm)"
+    assert step in text
+    session.write_text(text.replace(step, "        raise RuntimeError('la pérdida')"), "utf-8")
     done = project.run("dvc", "repro", check=False, NOAM_LIVE="on")
     assert done.returncode != 0
     run = status_within(project, 40, "FAILED")

@@ -178,7 +178,7 @@ def test_what_an_interrupted_run_differs_in_is_listed() -> None:
     assert left_behind(INPUTS | {"params.yaml (warmup)": 8}) == (5, ["params.yaml (warmup)"])
     other = INPUTS | {"params.yaml (warmup)": 9, "new": 1}
     checkpoint = begun(other)
-    assert left_behind(INPUTS | {"params.yaml (warmup)": 8}) == (5, ["params.yaml (warmup)"])  # nothing is saved yet
+    assert left_behind(other | {"new": 2}) == (5, ["new", "params.yaml (warmup)"])  # of the other nothing is saved yet
     save(checkpoint, 2)
     checkpoint.release()
     assert left_behind(INPUTS | {"params.yaml (warmup)": 8}) == (5, ["params.yaml (warmup)"])  # the most alike
