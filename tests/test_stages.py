@@ -226,7 +226,15 @@ def test_a_run_that_diverges_comes_to_the_end_of_the_pipeline(
     small_lab.set(optimizer="sgd", schedule="none", lr=1e30, batch_size=64)
     small_lab.run("prepare", "vocab", "train", "evaluate", "plots")
     assert (small_lab.folder / "reports/index.html").exists()
-    assert "train: warning: diverged at update 1" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "train: warning: diverged at update 1" in said.err
+    assert "evaluate: train loss not finite" in said.out
+    metrics = small_lab.read("reports/metrics.json")
+    assert (metrics["diverged_at"], metrics["last_finite"]["step"]) == (1, 0)
+    assert [metrics["train"][name] for name in ("loss", "perplexity", "excess")] == [None] * 3
+    assert small_lab.read("reports/replicas.json") == [
+        {"seed": 0, **{key: metrics[key] for key in ("diverged_at", "last_finite", "train")}}
+    ]
 
 
 @pytest.mark.parametrize(

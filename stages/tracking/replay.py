@@ -83,7 +83,7 @@ class Replay:
             progress: is told of every step.
             group: of a replica, the replay of the execution that it belongs to.
         """
-        role = role_of(execution, group)
+        role = role_of(execution, group.run if group is not None else _run_of_group(store, execution))
         run = find_or_create_run(store, execution, role)
         replay = cls(store, execution, run, int(run.data.tags.get(_TAG_OFFSET, 0)), progress, str(run.info.run_name))
         if not replay.deleted:
@@ -235,16 +235,21 @@ def resumptions(execution: Execution) -> int:
 
 def is_renewed(execution: Execution, run: Run) -> bool:
     """An execution was resumed after its run had been deleted in MLflow: it needs another one."""
-    return resumptions(execution) > int(run.data.tags.get(TAG_RESUMED, "0"))
+    deleted = run.info.lifecycle_stage == "deleted"
+    return deleted and resumptions(execution) > int(run.data.tags.get(TAG_RESUMED, "0"))
+
+
+def newest_run(runs: Iterable[Run]) -> Run:
+    """Of the runs of one execution the one that counts: one that is there, else the last that was deleted."""
+    return max(runs, key=lambda run: (run.info.lifecycle_stage != "deleted", int(run.data.tags.get(TAG_RESUMED, "0"))))
 
 
 def find_or_create_run(store: Store, execution: Execution, role: dict[str, str]) -> Run:
     """The run of an execution. Several processes that ask at once get the same one."""
     with waiting_lock("runs"):
         found = store.tagged(TAG_EXECUTION, execution.id)
-        there = [run for run in found if run.info.lifecycle_stage != "deleted"]
-        if there or (found and not is_renewed(execution, found[-1])):
-            return [*found, *there][-1]
+        if found and not is_renewed(execution, newest_run(found)):
+            return newest_run(found)
         record = execution.record
         fingerprint = outbox.fingerprint_of(execution)
         tags = run_tags(record, fingerprint) | role
@@ -274,16 +279,28 @@ def mark_fingerprint(replay: Replay, fingerprint: str) -> None:
     replay.tag(TAG_FINGERPRINT, fingerprint)
 
 
-def role_of(execution: Execution, group: Replay | None = None) -> dict[str, str]:
-    """Tags that say whether a run is one of several replicas, or their summary."""
+def role_of(execution: Execution, group: Run | None = None) -> dict[str, str]:
+    """Tags that say whether a run is one of several replicas, or their summary.
+
+    Args:
+        execution: whose run.
+        group: of a replica, the run of the execution that it belongs to, if there is one.
+    """
     if is_group(execution):
         replicas = execution.record.params.get("replicas", len(execution.replicas()))
         return {TAG_ROLE: SUMMARY, TAG_GROUP: execution.id, TAG_REPLICAS: str(replicas)}
     if group is not None:
-        shared = {key: group.tags[key] for key in (TAG_GROUP, TAG_REPLICAS) if key in group.tags}
-        return {TAG_ROLE: REPLICA, **shared, TAG_PARENT: group.run_id}
+        shared = {key: group.data.tags[key] for key in (TAG_GROUP, TAG_REPLICAS) if key in group.data.tags}
+        return {TAG_ROLE: REPLICA, **shared, TAG_PARENT: str(group.info.run_id)}
     parent = execution.record.parent
     return {TAG_ROLE: REPLICA, TAG_GROUP: parent} if parent else {}
+
+
+def _run_of_group(store: Store, execution: Execution) -> Run | None:
+    """Where a replica is not opened by its group, since another one took its place: the group's run."""
+    parent = execution.record.parent
+    found = store.tagged(TAG_EXECUTION, parent) if parent else []
+    return newest_run(found) if found else None
 
 
 def _digest(text: str) -> str:

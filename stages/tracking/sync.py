@@ -24,7 +24,7 @@ from stages.tracking import outbox, restore, sources
 from stages.tracking.fingerprint import fingerprint_of_folder, fingerprint_of_revision, is_intact
 from stages.tracking.groups import adopt, members
 from stages.tracking.names import TAG_GROUP
-from stages.tracking.replay import STATUS, is_renewed, last_end, mark_fingerprint
+from stages.tracking.replay import STATUS, is_renewed, last_end, mark_fingerprint, newest_run
 from stages.tracking.results import send_results
 from stages.tracking.runs import Runs
 from stages.tracking.store import (
@@ -239,9 +239,12 @@ def _tell(kind: str, what: str) -> None:
 
 
 def _by_execution(runs: Iterable[Run]) -> dict[str, Run]:
-    """The run of each execution by its id; one that was deleted only where there is no other."""
-    found = sorted(runs, key=lambda run: run.info.lifecycle_stage != "deleted")
-    return {run.data.tags[TAG_EXECUTION]: run for run in found if TAG_EXECUTION in run.data.tags}
+    """The run of each execution by its id."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        if TAG_EXECUTION in run.data.tags:
+            found.setdefault(run.data.tags[TAG_EXECUTION], []).append(run)
+    return {identity: newest_run(several) for identity, several in found.items()}
 
 
 def _is_whole(execution: Execution, runs: dict[str, Run]) -> bool:

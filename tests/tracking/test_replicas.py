@@ -225,6 +225,37 @@ def test_a_replica_that_its_group_never_heard_of_comes_with_it(store: Store, thr
     assert {seed: run.data.tags["mlflow.parentRunId"] for seed, run in replicas.items()} == {0: summary, 1: summary}
 
 
+def test_a_replica_that_began_anew_is_there_as_killed_and_counts_no_more(store: Store, three: Path) -> None:
+    """It was killed before its first checkpoint, so the next start made another execution of the same seed."""
+    group = Execution.create("trained", load_params(Params).model_dump())
+    group.make_current()
+    lost = begin_replica(group, 1)
+    journal_results(lost, until=9)
+    for one in (lost, group):
+        one.append_event("killed", "stopped by SIGKILL")
+    sync_executions(store, Account())
+    group.resume()
+    for seed in range(3):
+        replica = begin_replica(group, seed)
+        journal_results(replica)
+        replica.append_event("finished")
+    group.append_event("trained")
+    assert run_stage("stages.track").returncode == 0
+
+    (summary,) = store.tagged("noam.role", "summary")
+    found = {run.data.tags["noam.execution"]: run for run in store.tagged("noam.role", "replica")}
+    assert len(found) == 4
+    assert {run.data.tags["mlflow.parentRunId"] for run in found.values()} == {summary.info.run_id}
+    assert found[lost.id].info.status == "KILLED"
+    assert "final/train_accuracy" not in found[lost.id].data.metrics
+    assert [found[one.id].info.status for one in members(group)] == ["FINISHED"] * 3
+    assert found[lost.id].info.run_id not in summary.data.tags["mlflow.note.content"]
+    assert summary.data.tags["mlflow.note.content"].count("| finished |") == 2
+    account = Account()
+    sync_executions(store, account)
+    assert (account.present, account.brought) == (2, [])
+
+
 def test_replicas_that_go_on_in_a_larger_group_move_there(store: Store, three: Path) -> None:
     """Stopped with two of two replicas under way, started again with three: one was over, one goes on."""
     before = Execution.create("trained", load_params(Params).model_dump() | {"replicas": 2})

@@ -26,7 +26,11 @@ from stages.tracking.sync import sync_one
 from stages.tracking.view import CURVES, PICTURES, decode, encode, refresh_view, view_links, view_state
 from tests.tracking.lab import set_params, train_execution, wait_until, write_results
 
-SERVE = "import sys; from stages.tracking.server import serve; sys.exit(serve(int(sys.argv[1])))"
+SERVE = (
+    "import signal, sys; from stages.tracking.server import serve; "
+    "signal.signal(signal.SIGINT, signal.default_int_handler); "  # ignored where the tests run in the background
+    "sys.exit(serve(int(sys.argv[1])))"
+)
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "

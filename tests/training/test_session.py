@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -194,14 +194,33 @@ def test_a_run_that_diverges_ends_with_a_record_that_names_the_update(epochs: in
     assert all(math.isfinite(record.loss) for record in records if isinstance(record, Update | Validation))
 
 
-def test_a_gradient_that_is_not_finite_moves_no_weight() -> None:
-    session = new_session(**WILD, epochs=5)
+def no_gradient_in_range(session: Session) -> None:
+    """The loss is large, yet finite; the square of the gradient is not."""
+    session.model.output.weight.mul_(1e25)
+
+
+def no_loss_in_range(session: Session) -> None:
+    """The least likely words are infinitely unlikely; the gradient is one or zero."""
+    session.model.output.bias[4:] = -3e38
+    session.model.output.bias[0] = 3e38
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"), [(no_gradient_in_range, "gradient norm inf"), (no_loss_in_range, "loss inf")]
+)
+@pytest.mark.parametrize("block", ["notebook", "post"])
+def test_what_is_not_finite_moves_no_weight(spoil: Callable[[Session], None], problem: str, block: str) -> None:
+    session = new_session(dropout=0.0, block=block)
+    records = session.records()
+    assert isinstance(next(records), Validation)
+    with torch.no_grad():
+        spoil(session)
     before = weights_of(session)
-    for record in session.records():
-        if isinstance(record, Update):
-            before = weights_of(session)
-    assert session.divergence is not None
+    (divergence,) = records
+    assert str(divergence).startswith(f"diverged at update 1: {problem} is not finite, at rate ")
+    assert divergence == session.divergence
     assert weights_of(session) == before
+    assert session.step == 0
 
 
 def test_weights_that_start_out_of_range_diverge_before_the_first_update() -> None:
