@@ -62,24 +62,43 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
-class CaseParams(Settings):
+class TextParams(Settings):
     """What all that normalises text reads."""
 
     lowercase: bool = Field(True, strict=True, description="fold the text to lower case")
+    normalisation: Literal["NFC", "NFD", "NFKC", "NFKD", "none"] = Field(
+        "NFC", description="Unicode normal form that the text is brought to"
+    )
 
 
-class PrepareParams(CaseParams):
+class PrepareParams(TextParams):
     """What `prepare` reads."""
 
-    corpus: Text = Field("data/raw/notebook.txt", min_length=1, description="path of the text, one sentence a line")
+    corpus: Text = Field(
+        "data/raw/notebook.txt", min_length=1, description="path of a text, a table, or a folder of them; or grammar"
+    )
+    unit: Literal["line", "paragraph", "document", "stream"] = Field(
+        "line", description="what counts as a sentence: a line, a paragraph, a whole file; or one running text of all"
+    )
+    encoding: Text = Field("utf-8", min_length=1, description="how the bytes of the text spell its characters")
+    text_column: Text = Field("", description="TSV, CSV: column with the text, by its name or number from 1")
+    text_field: Text = Field("text", min_length=1, description="JSONL: key of the text")
+    grammar_sentences: Whole = Field(5000, ge=1, description="corpus: grammar: sentences to draw")
+    grammar_seed: Whole = Field(0, ge=0, lt=2**32, description="corpus: grammar: which sentences are drawn")
+    grammar_depth: Whole = Field(2, ge=0, le=3, description="corpus: grammar: relative clauses inside each other")
     valid_fraction: Real = Field(0.0, ge=0, lt=1, description="share of the distinct sentences held out for validation")
     test_fraction: Real = Field(0.0, ge=0, lt=1, description="share of the distinct sentences held out for the test")
     split_seed: Whole = Field(0, ge=0, lt=2**32, description="which sentences are held out")
 
 
-class VocabParams(CaseParams):
+class VocabParams(TextParams):
     """What `vocab` reads."""
 
+    tokenizer: Literal["word", "word_punct", "char", "byte", "bpe", "unigram"] = Field(
+        "word",
+        description="what a token is: a word between spaces; a word or a punctuation mark; a character; a byte; "
+        "a piece learned from the text",
+    )
     vocab_order: Literal["frequency", "first_appearance"] = Field(
         "first_appearance", description="order of the ids: by frequency, then code point; or as the words first appear"
     )
@@ -141,6 +160,9 @@ class TrainParams(ArithmeticParams):
     )
     context: Whole = Field(64, ge=1, description="tokens of a window (batches: packed)")
     batch_size: Whole = Field(1, ge=1, description="sentences or windows a batch")
+    max_length: Whole = Field(
+        512, ge=2, description="tokens of a sentence that are read at once; longer ones in windows of so many"
+    )
     accumulate: Whole = Field(1, ge=1, description="batches an update, for batches larger than memory")
     shards: Whole = Field(1, ge=1, le=256, description="parts of a batch, each computed by one thread")
     compile: bool = Field(False, strict=True, description="compile the model (batches: packed, numerics: native)")
@@ -160,6 +182,11 @@ class EvaluateParams(ArithmeticParams):
         ["", "un gato come"], min_length=1, description="beginnings of sentences to continue; '' is [bos] alone"
     )
     top_k: Whole = Field(15, ge=1, description="most likely next words to list for each prompt")
+    stride: Whole = Field(
+        0, ge=0, description="targets scored a window of a long text, the tokens before are context; 0: all, no context"
+    )
+    train_sample: Whole = Field(200_000, ge=1, description="tokens of the training text that are scored, at most")
+    resamples: Whole = Field(1000, ge=100, le=100_000, description="resamples of the bootstrap over sentences")
 
 
 class PlotsParams(Settings):
