@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from stages import files, paths
+from stages.commands import generate, options, predict, score
 from stages.errors import ArtifactError, LabError
 
 
@@ -13,11 +15,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="noam", description="Ask the model, look at the runs, bring them to MLflow.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    predict = commands.add_parser("predict", help="the next words after a beginning of a sentence")
-    predict.add_argument("text", help="the beginning; '' continues [bos] alone")
-    predict.add_argument("--top", type=_whole, default=5, metavar="N", help="how many words (default: 5)")
-    predict.add_argument("--json", action="store_true", help="print JSON")
-    predict.set_defaults(do=_predict)
+    for command in (predict, generate, score):
+        command.add(commands)
+
+    serve = commands.add_parser("serve", help="answer over HTTP, on this machine only, with MLflow's server of models")
+    model = serve.add_mutually_exclusive_group()
+    model.add_argument("--run", metavar="ID", help="the model of this run in MLflow")
+    model.add_argument("--model", metavar="PATH", help="a folder with a model and its vocab.json (default: data/model)")
+    serve.add_argument("--port", type=options.port, default=5001, metavar="N", help="port (default: 5001)")
+    serve.set_defaults(do=_serve)
 
     summary = commands.add_parser("summary", help="the last run in a few lines")
     summary.set_defaults(do=_summary)
@@ -26,7 +32,7 @@ def main() -> None:
     sync.set_defaults(do=_sync)
 
     ui = commands.add_parser("ui", help="start MLflow's pages on this machine")
-    ui.add_argument("--port", type=_port, default=5000, metavar="N", help="port (default: 5000)")
+    ui.add_argument("--port", type=options.port, default=5000, metavar="N", help="port (default: 5000)")
     ui.set_defaults(do=_ui)
 
     doctor = commands.add_parser("doctor", help="what interrupted runs left behind")
@@ -44,34 +50,9 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number ≥ 1")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if (port := _whole(text)) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 to 65535")
-    return port
-
-
-def _predict(arguments: argparse.Namespace) -> int:
-    from stages.model.predict import Predictor  # imports torch
-
-    prediction = Predictor.load(paths.MODEL, paths.VOCAB / "vocab.json").next_words(arguments.text, arguments.top)
-    if arguments.json:
-        print(files.dump_json(prediction.to_dict()), end="")
-        return 0
-    if prediction.unknown:
-        print(f"unknown to the model, read as [unk]: {', '.join(prediction.unknown)}", file=sys.stderr)
-    print(" ".join(prediction.tokens))
-    width = max(len(word) for word, _ in prediction.next)
-    for word, probability in prediction.next:
-        print(f"  {word:<{width}}  {probability:.3f}")
-    return 0
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
 
 
 def _summary(_: argparse.Namespace) -> int:
@@ -116,6 +97,12 @@ def _verify(_: argparse.Namespace) -> int:
     from stages.verify import verify
 
     return verify()
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from stages.tracking.serving import serve_model
+
+    return serve_model(arguments.port, run=arguments.run, folder=arguments.model)
 
 
 def _ui(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,1 @@
+"""The commands of `noam` that ask a model, one module each."""

@@ -1,0 +1,66 @@
+"""What the options of the commands take; argparse names the option in front of each message."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from stages import paths
+
+if TYPE_CHECKING:
+    from stages.model.predict import Predictor
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def whole(least: int = 1, most: int | None = None) -> Callable[[str], int]:
+    """A whole number from `least` to `most`."""
+    rule = f"a whole number ≥ {least}" if most is None else f"a number from {least} to {most}"
+
+    def parse(text: str) -> int:
+        # The length first: int() refuses thousands of digits with a message of its own.
+        if not text.isdecimal() or len(text) > 18 or not least <= int(text) <= (most or sys.maxsize):
+            raise argparse.ArgumentTypeError(f"{shortened(text)!r}: expected {rule}")
+        return int(text)
+
+    return parse
+
+
+def real(rule: str, allowed: Callable[[float], bool]) -> Callable[[str], float]:
+    """A finite number that is `allowed`, which `rule` says in words."""
+
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or not allowed(number):
+            raise argparse.ArgumentTypeError(f"{shortened(text)!r}: expected {rule}")
+        return number
+
+    return parse
+
+
+port = whole(1, 65535)
+
+
+def shortened(text: str, longest: int = 60) -> str:
+    """One line of at most `longest` characters; what a terminal would obey is shown as a question mark in a box."""
+    text = "".join(char if char.isprintable() else "\ufffd" for char in text[: longest + 1])
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def warn_of_unknown(words: Sequence[str]) -> None:
+    """Say which words of a prompt the model does not know."""
+    if words:
+        print(f"unknown to the model, read as [unk]: {', '.join(words)}", file=sys.stderr)
+
+
+def load_predictor() -> Predictor:
+    """The model of this workspace, computing as it was trained."""
+    from stages.model.predict import Predictor  # imports torch
+
+    return Predictor.load(paths.MODEL, paths.VOCAB / "vocab.json")
