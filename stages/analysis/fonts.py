@@ -27,6 +27,7 @@ from matplotlib.ft2font import FT2Font
 _CJK_FACES = {"JP": 0, "KR": 1, "SC": 2}  # the order of the faces in the collection
 _NEVER_DRAWN = {"Cc", "Cs", "Co", "Cn"}  # controls, halves of pairs, private and unassigned characters
 LONGEST_WORD = 24  # columns; longer words are cut with an ellipsis
+_SPACES = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 
 
 class Font(NamedTuple):
@@ -48,13 +49,25 @@ def families(texts: Iterable[str]) -> list[str]:
 
 
 def unreadable(texts: Iterable[str]) -> list[str]:
-    """The characters in `texts` that no font has, in the order of their codes."""
-    return [char for char in sorted(set().union(*map(set, texts))) if not _readable(char)]
+    """The characters in `texts` that no font has, in the order of their codes; those that `visible` shows have one."""
+    return [char for char in sorted(set().union(*(visible(text) for text in texts))) if not _readable(char)]
+
+
+def visible(word: str) -> str:
+    """`word` as a token of its own is shown, so that none is blank; a second time changes nothing.
+
+    A space is ␣, a new line ⏎, a tab ⇥. Other white space is its code, ‹U+00A0›, and so is a word
+    that would draw nothing at all, such as a lone zero-width joiner. A mark without its letter stands on ◌.
+    """
+    shown = "".join(_SPACES.get(char, _code(char) if char.isspace() else char) for char in word)
+    if not any(unicodedata.category(char) not in ("Cf", "Mn", "Me", "Mc") for char in shown):
+        shown = "".join(_code(char) if unicodedata.category(char) == "Cf" else char for char in shown)
+    return f"◌{shown}" if unicodedata.category(shown[:1] or "x").startswith("M") else shown
 
 
 def label(word: str, longest: int = LONGEST_WORD) -> str:
     """`word` as it is drawn: codes for unreadable characters, at most `longest` columns, no mark without its letter."""
-    shown = "".join(char if _readable(char) else f"‹U+{ord(char):04X}›" for char in word)
+    shown = "".join(char if _readable(char) else _code(char) for char in word)
     if columns(shown) <= longest:
         return shown
     end = len(shown)
@@ -68,6 +81,10 @@ def columns(text: str) -> int:
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     marks = sum(unicodedata.category(char) in ("Mn", "Me", "Cf") for char in text)
     return len(text) + wide - marks
+
+
+def _code(char: str) -> str:
+    return f"‹U+{ord(char):04X}›"
 
 
 def _readable(char: str) -> bool:

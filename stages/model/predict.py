@@ -95,7 +95,7 @@ class Predictor:
     def next_logits(self, ids: Sequence[int]) -> Tensor:
         """Logits [V] of what follows `ids`, of which the model reads the last `window`."""
         with torch.inference_mode():
-            logits_BTV, _ = self.model(torch.tensor([ids[-self.window :]]))
+            logits_BTV: Tensor = self.model(torch.tensor([ids[-self.window :]]))[0]
         return logits_BTV[0, -1].double()
 
     def next_words(self, text: str, top_k: int) -> Prediction:

@@ -86,3 +86,36 @@ def test_wide_characters_take_two_columns_and_marks_none() -> None:
     assert fonts.columns("ab") == 2
     assert fonts.columns("猫") == 2
     assert fonts.columns("e\u0301") == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        (" ", "␣"),
+        ("\n", "⏎"),
+        ("\t", "⇥"),
+        (" el", "␣el"),
+        ("a\r\n", "a‹U+000D›⏎"),
+        ("\u00a0", "‹U+00A0›"),
+        ("\u2028", "‹U+2028›"),
+        ("\u200d", "‹U+200D›"),
+        ("\u0301", "◌\u0301"),
+        ("e\u0301", "e\u0301"),
+        ("👩\u200d👩\u200d👧", "👩\u200d👩\u200d👧"),
+        ("שָׁלוֹם", "שָׁלוֹם"),
+        ("[bos]", "[bos]"),
+        ("", ""),
+    ],
+)
+def test_no_word_is_shown_as_nothing(word: str, shown: str) -> None:
+    assert fonts.visible(word) == shown
+    assert fonts.label(shown) == shown
+    assert fonts.unreadable([word]) == []
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
+def test_a_visible_word_has_no_white_space_and_stays_as_it_is(word: str) -> None:
+    shown = fonts.visible(word)
+    assert not any(char.isspace() for char in shown)
+    assert fonts.visible(shown) == shown
+    assert any(unicodedata.category(char) not in ("Cf", "Mn", "Mc", "Me") for char in shown)
