@@ -66,6 +66,9 @@ class TextParams(Settings):
     """What all that normalises text reads."""
 
     lowercase: bool = Field(True, strict=True, description="fold the text to lower case")
+    unit: Literal["line", "paragraph", "document", "stream"] = Field(
+        "line", description="what counts as a sentence: a line, a paragraph, a whole file; or one running text of all"
+    )
     normalisation: Literal["NFC", "NFD", "NFKC", "NFKD", "none"] = Field(
         "NFC", description="Unicode normal form that the text is brought to"
     )
@@ -76,9 +79,6 @@ class PrepareParams(TextParams):
 
     corpus: Text = Field(
         "data/raw/notebook.txt", min_length=1, description="path of a text, a table, or a folder of them; or grammar"
-    )
-    unit: Literal["line", "paragraph", "document", "stream"] = Field(
-        "line", description="what counts as a sentence: a line, a paragraph, a whole file; or one running text of all"
     )
     encoding: Text = Field("utf-8", min_length=1, description="how the bytes of the text spell its characters")
     text_column: Text = Field("", description="TSV, CSV: column with the text, by its name or number from 1")
@@ -100,10 +100,10 @@ class VocabParams(TextParams):
         "a piece learned from the text",
     )
     vocab_order: Literal["frequency", "first_appearance"] = Field(
-        "first_appearance", description="order of the ids: by frequency, then code point; or as the words first appear"
+        "first_appearance", description="order of the ids: by frequency, then code point; or as the tokens first appear"
     )
-    min_count: Whole = Field(1, ge=1, description="words rarer than this in the training text become [unk]")
-    max_vocab: Whole = Field(0, ge=0, description="at most this many words, the most frequent ones; 0 for no limit")
+    min_count: Whole = Field(1, ge=1, description="tokens rarer than this in the training text become [unk]")
+    max_vocab: Whole = Field(0, ge=0, description="at most this many tokens, the most frequent ones; 0 for no limit")
 
 
 class ArithmeticParams(Settings):
@@ -289,6 +289,9 @@ def _conflicts(params: Params) -> list[tuple[str, str]]:
     if params.heads == "split" and params.d_model % params.n_heads:
         rule = f"with heads: split, a divisor of d_model = {params.d_model}"
         found.append(("n_heads", f" = {params.n_heads}: expected, {rule}"))
+    if params.tokenizer in ("bpe", "unigram") and params.max_vocab <= 256:
+        rule = f"with tokenizer: {params.tokenizer}, more than 256 (the bytes and the pieces to be learned)"
+        found.append(("max_vocab", f" = {params.max_vocab}: expected, {rule}"))
     if params.compile and params.batches != "packed":
         found.append(("compile", " = true: expected false unless batches: packed (each length would be compiled)"))
     if params.compile and params.numerics != "native":

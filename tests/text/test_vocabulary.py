@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from stages import files
 from stages.errors import ArtifactError, LabError
 from stages.text.reading import normalise
-from stages.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+from stages.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, TextSettings, Vocabulary
 from tests.conftest import ROOT
 
+SETTINGS = TextSettings.model_fields.keys()
 TIES = ["d c b a", "a b c d", "b d a c"]
 SENTENCES = st.lists(
     st.text().map(lambda text: normalise(text, lowercase=True)) | st.sampled_from(["[bos]", "[pad] <unk>", "[eos] a"]),
@@ -27,8 +28,9 @@ SENTENCES = st.lists(
 
 
 def build(sentences: list[str], **changes: Any) -> Vocabulary:
-    choices = {"order": "frequency", "min_count": 1, "max_vocab": 0, "lowercase": True} | changes
-    return Vocabulary.build(sentences, **choices)
+    choices = {"order": "frequency", "min_count": 1, "max_vocab": 0} | changes
+    settings = TextSettings(**{"lowercase": True} | {key: choices.pop(key) for key in SETTINGS & choices.keys()})
+    return Vocabulary.build(sentences, settings, **choices)
 
 
 def test_control_symbols_have_fixed_ids() -> None:
@@ -59,7 +61,7 @@ def test_order_and_limits(choices: dict[str, Any], words: list[str]) -> None:
 
 
 def test_a_vocabulary_without_words_is_refused() -> None:
-    with pytest.raises(LabError, match="no word occurs min_count = 2 times in the training text"):
+    with pytest.raises(LabError, match="nothing occurs min_count = 2 times in the training text"):
         build(["a b"], min_count=2)
 
 
@@ -72,8 +74,9 @@ def test_ties_go_by_code_point_whatever_the_order_of_the_lines(lines: list[str],
 @pytest.mark.parametrize("limit", [0, 2])
 def test_the_hash_seed_of_python_changes_no_byte(order: str, limit: int) -> None:
     script = (
-        "import sys; from stages import files; from stages.text.vocabulary import Vocabulary;"
-        f"v = Vocabulary.build({TIES!r}, order={order!r}, min_count=1, max_vocab={limit}, lowercase=True);"
+        "import sys; from stages import files; from stages.text.vocabulary import TextSettings, Vocabulary;"
+        f"settings = TextSettings(lowercase=True);"
+        f"v = Vocabulary.build({TIES!r}, settings, order={order!r}, min_count=1, max_vocab={limit});"
         "sys.stdout.write(files.dump_json(v.to_dict()))"
     )
     outputs = {
@@ -160,7 +163,7 @@ def test_case_counts_where_it_was_kept() -> None:
 @pytest.mark.parametrize(("words", "dtype"), [(2**16 - 4, np.uint16), (2**16 - 3, np.uint32)])
 def test_ids_are_saved_in_the_narrowest_type(words: int, dtype: type[np.generic]) -> None:
     last = f"w{words - 1}"
-    vocabulary = Vocabulary([f"w{i}" for i in range(words)], [1] * words, lowercase=True)
+    vocabulary = Vocabulary([f"w{i}" for i in range(words)], [1] * words, TextSettings(lowercase=True))
     ids = vocabulary.flat_ids([last])
     assert ids.dtype == dtype
     assert ids.tolist() == [BOS, words + 3, EOS]
