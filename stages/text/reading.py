@@ -1,46 +1,67 @@
-"""Lines of text out of a file, and what a line becomes before it is counted as a sentence."""
+"""What text becomes before it is counted, and how later stages read the prepared sentences."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
-from stages.errors import CorpusError
+from stages.errors import ArtifactError
 
 BYTE_ORDER_MARK = "\ufeff"
+LINE_END = "\u2028"  # stands for a line end inside a prepared unit, each of which is one line
+# What ends a line for `str.splitlines`, LF apart: never the end of a line here.
+ODD_SEPARATORS = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+
+Form = Literal["NFC", "NFD", "NFKC", "NFKD", "none"]
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file, ended by LF, CR LF or CR; a last line without an end counts.
+def fold(text: str, *, lowercase: bool, form: Form) -> str:
+    """Text of whole lines without byte-order marks, in a Unicode normal form, optionally in lower case.
 
-    Raises:
-        CorpusError: no such file, a folder, or bytes that are not UTF-8 (with their line and offset).
+    Lines stay lines: folding a text folds each of its lines.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise CorpusError(path, "no such file; `corpus` in params.yaml names it") from None
-    except IsADirectoryError:
-        raise CorpusError(path, "a folder; `corpus` expects one file of text") from None
-    except OSError as error:
-        raise CorpusError(path, f"cannot be read: {error.strerror}") from None
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = len(re.findall(rb"\r\n|\r|\n", content[: error.start])) + 1
-        problem = f"byte {error.start} (0x{content[error.start]:02x}) is not UTF-8; convert the file to UTF-8"
-        raise CorpusError(path, problem, line=line) from None
-    lines = re.split(r"\r\n|\r|\n", text)
-    return lines[:-1] if not lines[-1] else lines
+    text = text.replace(BYTE_ORDER_MARK, "")
+    if form in ("NFKC", "NFKD"):  # the compatibility forms turn other characters into capitals, as in 'ᴬ'
+        text = _to_form(text, form)
+    if lowercase:
+        text = text.lower()
+    return _to_form(text, form)
 
 
-def normalise(line: str, *, lowercase: bool) -> str:
-    """One line as a sentence: no byte-order marks, NFC, optionally lower case, single spaces between words.
+def normalise(line: str, *, lowercase: bool, form: Form = "NFC") -> str:
+    """One line as a sentence: folded, with single spaces between words and none at its ends.
 
     Every kind of white space counts as a space. A blank line gives ''.
     """
-    line = line.replace(BYTE_ORDER_MARK, "")
-    if lowercase:
-        line = line.lower()
-    return " ".join(unicodedata.normalize("NFC", line).split())
+    return " ".join(fold(line, lowercase=lowercase, form=form).split())
+
+
+def _to_form(text: str, form: Form) -> str:
+    if form == "none" or unicodedata.is_normalized(form, text):
+        return text
+    return unicodedata.normalize(form, text)
+
+
+def read_units(path: Path) -> Iterator[str]:
+    """The units of a prepared split, one after another: sentences, paragraphs, documents, or one running text.
+
+    Raises:
+        ArtifactError: no such file, or not UTF-8 (prepare writes nothing else).
+    """
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            for line in file:
+                yield line.removesuffix("\n").replace(LINE_END, "\n")
+    except FileNotFoundError:
+        raise ArtifactError(path, "not there; `dvc repro` makes it, `dvc checkout` restores it") from None
+    except UnicodeDecodeError as error:
+        raise ArtifactError(path, f"not what stage prepare writes ({error}); `dvc repro -f` makes it anew") from None
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 text file, ended by LF, CR LF or CR; a last line without an end counts."""
+    with open(path, encoding="utf-8") as file:
+        return [line.removesuffix("\n") for line in file]
