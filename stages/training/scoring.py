@@ -1,37 +1,125 @@
-"""How well a model predicts sentences: sums over tokens, never means of batches."""
+"""How well a model predicts sentences: what it gives each token, and sums over tokens, never means of batches.
+
+Shapes: N targets in the order of the text, S sentences, B rows of a batch, T positions, V vocabulary.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from torch.nn import functional as F
 
 from stages.model.language_model import LanguageModel
 from stages.text.vocabulary import PAD, UNK
-from stages.training.batches import Batch, Sentences
+from stages.training.batches import Indices, Sentences
+
+_BATCH_TOKENS = 2048  # positions of a batch, about
+_BATCH_LOGITS = 2**21  # of a large vocabulary, about: 8 MiB stay in a cache
+_BEST = 5
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Score:
-    """Sums over the targets of a text: its words and one [eos] a sentence.
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """What is to be predicted of some sentences: their words and one [eos] each, in the order of the text.
 
     Attributes:
-        nll: negative log-likelihood in nats.
-        correct: targets that were the most likely word.
-        tokens: number of targets.
-        unknown: targets that are [unk].
-        sentences: number of sentences.
+        sentences_S: which sentences, by number.
+        tokens_S: targets of each: all of them, or the first where a text is cut.
+        positions_N: place of each target among the ids of the text.
     """
 
-    nll: float
-    correct: int
-    tokens: int
-    unknown: int
-    sentences: int
+    sentences_S: Indices
+    tokens_S: Indices
+    positions_N: Indices
+
+    @classmethod
+    def of(cls, sentences: Sentences, which: Indices | None = None, tokens: int | None = None) -> Targets:
+        """Those of all sentences, of some (numbers in ascending order), of the first with at most so many `tokens`.
+
+        The first sentence is taken in any case, and cut where it alone has more tokens.
+
+        Raises:
+            ValueError: no sentences.
+        """
+        which = np.arange(len(sentences)) if which is None else which
+        if not len(which):
+            raise ValueError("no sentences to score")
+        tokens_S = sentences.lengths[which] - 1
+        if tokens is not None:
+            count = max(1, int(np.searchsorted(np.cumsum(tokens_S), tokens, side="right")))
+            which, tokens_S = which[:count], tokens_S[:count].copy()
+            tokens_S[0] = min(tokens_S[0], max(1, tokens))
+        first_S = np.cumsum(tokens_S) - tokens_S
+        positions_N = np.repeat(sentences.bounds[which] + 1 - first_S, tokens_S) + np.arange(tokens_S.sum())
+        return cls(which, tokens_S, positions_N)
+
+    @classmethod
+    def spread_out(cls, sentences: Sentences, tokens: int) -> Targets:
+        """Those of sentences evenly spread over the text, at most so many tokens together; all where they are fewer."""
+        count = max(1, len(sentences) * min(tokens, sentences.targets) // max(1, sentences.targets))
+        return cls.of(sentences, np.arange(count) * len(sentences) // count, tokens)
+
+    def __len__(self) -> int:
+        return len(self.positions_N)
+
+    @cached_property
+    def starts(self) -> Indices:
+        """Place of the first target of each sentence among the N."""
+        return np.cumsum(self.tokens_S) - self.tokens_S
+
+    @property
+    def owners(self) -> Indices:
+        """To which of the S sentences each target belongs."""
+        return np.repeat(np.arange(len(self.tokens_S)), self.tokens_S)
+
+    def per_sentence(self, values_N: npt.NDArray[Any]) -> Floats:
+        """Sums [S] of a value of each target."""
+        return np.add.reduceat(values_N, self.starts, dtype=np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """What a model gave each target.
+
+    Attributes:
+        targets: which they are.
+        nll_N: negative log-likelihood in nats.
+        confidence_N: probability of the most likely word.
+        correct_N: the target was the most likely word,
+        correct_top5_N: or one of the five.
+        unknown_N: the target is [unk].
+    """
+
+    targets: Targets
+    nll_N: Floats
+    confidence_N: Floats
+    correct_N: Flags
+    correct_top5_N: Flags
+    unknown_N: Flags
+
+    @property
+    def sentences(self) -> int:
+        return len(self.targets.sentences_S)
+
+    @property
+    def tokens(self) -> int:
+        """Number of targets."""
+        return len(self.targets)
+
+    @cached_property
+    def nll(self) -> float:
+        """Nats of all targets together."""
+        return float(self.nll_N.sum())
 
     @property
     def loss(self) -> float:
@@ -41,49 +129,135 @@ class Score:
     @property
     def perplexity(self) -> float | None:
         """exp(loss), or None where that is beyond a float."""
-        return math.exp(self.loss) if self.loss < 700 else None
+        return perplexity(self.loss)
 
     @property
     def accuracy(self) -> float:
         """Share of targets that were the most likely word."""
-        return self.correct / self.tokens
+        return float(self.correct_N.mean())
+
+
+def perplexity(loss: float) -> float | None:
+    """exp(loss), or None where that is beyond a float."""
+    return math.exp(loss) if loss < 700 else None
 
 
 def score(
-    model: LanguageModel, sentences: Sentences, batch_size: int = 32, *, tokens: int | None = None, threads: int = 1
+    model: LanguageModel,
+    sentences: Sentences,
+    batch_tokens: int = _BATCH_TOKENS,
+    *,
+    targets: Targets | None = None,
+    tokens: int | None = None,
+    max_length: int | None = None,
+    stride: int = 0,
+    threads: int = 1,
 ) -> Score:
-    """Score sentences, each word given the whole sentence before it, without dropout.
+    """Score sentences, each word given the sentence before it, without dropout.
 
-    The model's probabilities are the softmax of its logits, whatever loss it was trained with.
+    The model's probabilities are the softmax of its logits, whatever loss it was trained with. The context of a word
+    is its sentence from [bos] on. Of a sentence with more than `max_length` targets, it is a window of so many tokens
+    that moves on by `stride`; each target is scored once, in the first window that holds it.
 
     Args:
         model: to be scored.
         sentences: on these,
-        batch_size: so many at a time;
-        tokens: only the first of them, with at most so many targets together (the first in any case).
-        threads: batches at once; the sums are the same for any number.
+        batch_tokens: about so many positions at a time; the sums are the same to rounding for any number.
+        targets: which of them; by default all,
+        tokens: or the first, with at most so many targets together (the first in any case, cut where it is longer).
+        max_length: tokens that the model reads at once; None for no limit.
+        stride: targets that a window adds; 0 for `max_length`, so that windows do not overlap.
+        threads: batches at once; the results are the same for any number.
 
     Raises:
-        ValueError: no sentences.
+        ValueError: no sentences, or windows that would leave targets out.
     """
-    if not len(sentences):
-        raise ValueError("no sentences to score")
-    count = len(sentences) if tokens is None else sentences.beginning(tokens)
-    batches = sentences.in_order(batch_size, count)
+    targets = Targets.of(sentences, tokens=tokens) if targets is None else targets
+    rows = _windows(sentences, targets, max_length or int(targets.tokens_S.max()), stride)
+    scorer = _Scorer(model, sentences, len(targets))
+    batches = rows.batches(min(batch_tokens, max(128, _BATCH_LOGITS // model.config.vocab_size)))
     if threads == 1:
-        parts = [_score_batch(model, batch) for batch in batches]
+        for batch in batches:
+            scorer.score(batch)
     else:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            parts = list(pool.map(partial(_score_batch, model), batches))
-    nll, correct, targets, unknown = (sum(column) for column in zip(*parts, strict=True))
-    return Score(nll, int(correct), int(targets), int(unknown), count)
+            list(pool.map(scorer.score, batches))
+    unknown_N = sentences.ids[targets.positions_N] == UNK
+    return Score(targets, scorer.nll_N, scorer.confidence_N, scorer.correct_N, scorer.top5_N, unknown_N)
 
 
-def _score_batch(model: LanguageModel, batch: Batch) -> tuple[float, int, int, int]:
-    with torch.inference_mode():
-        logits_BTV, _ = model(batch.inputs_BT)
-        real_BT = batch.targets_BT != PAD
-        logits_NV, targets_N = logits_BTV[real_BT].double(), batch.targets_BT[real_BT]
-        nll = F.cross_entropy(logits_NV, targets_N, reduction="sum").item()
-        correct = int((logits_NV.argmax(dim=1) == targets_N).sum())
-        return nll, correct, len(targets_N), int((targets_N == UNK).sum())
+@dataclass(frozen=True)
+class _Rows:
+    """What is read at once: `length` ids from `start` on, of whose targets the first `skipped` are context alone.
+
+    The others are the targets from place `first` on.
+    """
+
+    start: Indices
+    length: Indices
+    skipped: Indices
+    first: Indices
+
+    def take(self, which: Indices) -> _Rows:
+        return _Rows(self.start[which], self.length[which], self.skipped[which], self.first[which])
+
+    def batches(self, tokens: int) -> Iterator[_Rows]:
+        """Rows of like length together, about `tokens` positions a batch; at least one row."""
+        order = np.argsort(self.length, kind="stable")[::-1]  # the longest first: memory is claimed once
+        begin = 0
+        while begin < len(order):
+            count = max(1, tokens // int(self.length[order[begin]]))
+            yield self.take(order[begin : begin + count])
+            begin += count
+
+
+def _windows(sentences: Sentences, targets: Targets, width: int, stride: int) -> _Rows:
+    """The windows of all sentences: the k-th begins `k · stride` tokens into its sentence."""
+    stride = stride or width
+    if stride > width:
+        raise ValueError(f"stride {stride}: more than the {width} tokens of a window")
+    windows_S = 1 + np.maximum(0, -(-(targets.tokens_S - width) // stride))
+    sentence_R = np.repeat(np.arange(len(windows_S)), windows_S)
+    k_R = np.arange(len(sentence_R)) - np.repeat(np.cumsum(windows_S) - windows_S, windows_S)
+    offset_R = k_R * stride
+    skipped_R = np.where(k_R > 0, width - stride, 0)
+    return _Rows(
+        start=sentences.bounds[targets.sentences_S][sentence_R] + offset_R,
+        length=np.minimum(width, targets.tokens_S[sentence_R] - offset_R),
+        skipped=skipped_R,
+        first=targets.starts[sentence_R] + offset_R + skipped_R,
+    )
+
+
+class _Scorer:
+    """Fills in what is known of each target, batch by batch, in whatever order these come."""
+
+    def __init__(self, model: LanguageModel, sentences: Sentences, targets: int) -> None:
+        self.model, self.ids = model, sentences.ids
+        self.nll_N, self.confidence_N = np.empty(targets), np.empty(targets)
+        self.correct_N, self.top5_N = np.empty(targets, dtype=np.bool_), np.empty(targets, dtype=np.bool_)
+
+    def score(self, rows: _Rows) -> None:
+        place_T = np.arange(int(rows.length.max()) + 1)
+        inside_BT = place_T <= rows.length[:, None]
+        where_BT = np.minimum(rows.start[:, None] + place_T, len(self.ids) - 1)
+        tokens_BT = torch.from_numpy(np.where(inside_BT, self.ids[where_BT], PAD).astype(np.int64))
+        wanted_BT = inside_BT[:, 1:] & (place_T[:-1] >= rows.skipped[:, None])
+        targets_N = ((rows.first - rows.skipped)[:, None] + place_T[:-1])[wanted_BT]
+        with torch.inference_mode():
+            logits_BTV, _ = self.model(tokens_BT[:, :-1])
+            target_BT1, wanted = tokens_BT[:, 1:, None], torch.from_numpy(wanted_BT)
+            if wanted_BT.all():  # as in most batches: no copy
+                logits_NV, target_N1 = logits_BTV.flatten(0, 1), target_BT1.flatten(0, 1)
+            else:
+                logits_NV, target_N1 = logits_BTV[wanted], target_BT1[wanted]
+            best_NK, best_ids_NK = logits_NV.topk(min(_BEST, logits_NV.shape[1]), dim=1)
+            found_NK = (best_ids_NK == target_N1).numpy()
+            chosen_N1, top_N1 = logits_NV.gather(1, target_N1).double(), best_NK[:, :1]
+            # The terms of the partition function, at most 1 each, as 32-bit numbers; its logarithm as 64-bit ones.
+            mass_N1 = logits_NV.sub_(top_N1).exp_().sum(dim=1, keepdim=True).double()
+            nll_N1 = mass_N1.log() + (top_N1.double() - chosen_N1)
+        self.nll_N[targets_N] = nll_N1[:, 0].numpy()
+        self.confidence_N[targets_N] = mass_N1.reciprocal()[:, 0].numpy()
+        self.correct_N[targets_N] = found_NK[:, 0]
+        self.top5_N[targets_N] = found_NK.any(axis=1)
