@@ -18,14 +18,14 @@ from stages.model.storage import save_weights
 from stages.params import WITHOUT_EFFECT, TrainParams
 from stages.stage import Stage, run
 from stages.text.vocabulary import Vocabulary
-from stages.training.batches import Epochs, Sentences
+from stages.training.batches import Sentences
 from stages.training.checkpoint import Checkpoint
 from stages.training.history import rows_of
 from stages.training.kept import discard, exists, left_behind
 from stages.training.records import Divergence, Record, Update, Validation, count_updates
 from stages.training.replicas import GroupListener, run_tasks
 from stages.training.runs import Listener, Outcome, Stop, Task, run_task
-from stages.training.session import model_config
+from stages.training.session import epochs_of, model_config
 
 
 def main() -> None:
@@ -35,9 +35,9 @@ def main() -> None:
 
     vocabulary = Vocabulary.load(paths.VOCAB / "vocab.json")
     splits = {name: Sentences.load(paths.VOCAB / f"{name}.npy") for name in paths.SPLITS}
-    epochs = Epochs(splits["train"], params.batches, params.batch_size, params.context)
+    epochs = epochs_of(splits["train"], params)
     updates = count_updates(epochs.per_epoch, params)
-    advise(stage, updates)
+    advise(stage, updates, splits["train"])
 
     tasks = tasks_of(stage, len(vocabulary))
     mention_what_is_left(stage, tasks)
@@ -62,7 +62,7 @@ def main() -> None:
         discard(folder)
 
 
-def advise(stage: Stage[TrainParams], updates: int) -> None:
+def advise(stage: Stage[TrainParams], updates: int, sentences: Sentences) -> None:
     """Say what a user may not have meant."""
     params = stage.params
     if params.schedule != "none" and params.warmup >= updates:
@@ -71,6 +71,13 @@ def advise(stage: Stage[TrainParams], updates: int) -> None:
         stage.warn(
             f"warmup = {params.warmup} ≥ {updates} updates: the rate is still rising when training ends and never "
             f"reaches its peak{fewer if batch > 1 else ''}"
+        )
+    longest = int(sentences.lengths.max()) - 1
+    if params.batches != "packed" and longest > params.max_length:
+        longer = int((sentences.lengths - 1 > params.max_length).sum())
+        stage.warn(
+            f"{longer} sentence(s) of more than max_length = {params.max_length} tokens, the longest of {longest}: "
+            "each is read in windows of so many, of which none sees the one before"
         )
     if params.batches != "packed" and params.context != TrainParams.model_fields["context"].default:
         stage.warn(f"context = {params.context} has no effect with batches: {params.batches}")

@@ -51,10 +51,17 @@ class Examples(Protocol):
 
 
 class Sentences:
-    """The sentences of one split, read from a memory map; `ids` is flat, each sentence from [bos] to [eos]."""
+    """The sentences of one split, read from a memory map.
 
-    def __init__(self, ids: Ids) -> None:
+    Args:
+        ids: flat, each sentence from [bos] to [eos].
+        longest: inputs that are read at once. A longer sentence counts as several, each of which begins with the last
+            token of the one before: every word is a target once. 0 for no limit.
+    """
+
+    def __init__(self, ids: Ids, longest: int = 0) -> None:
         self.ids = ids
+        self._longest = longest
         self._singles: dict[int, Batch] = {}
         if len(ids) and (ids[0] != BOS or ids[-1] != EOS):
             raise ValueError("the first must begin with [bos] and the last end with [eos]")
@@ -84,23 +91,40 @@ class Sentences:
             raise ValueError("each sentence must begin with [bos] and end with [eos]")
         return bounds
 
+    @cached_property
+    def _rows(self) -> tuple[Indices, Indices]:
+        """Where each begins and ends, in windows of at most `longest` inputs."""
+        starts, ends = self.bounds[:-1], self.bounds[1:]
+        if not self._longest or not len(starts) or (ends - starts).max() - 1 <= self._longest:
+            return starts, ends
+        windows = -(-(ends - starts - 1) // self._longest)
+        nth = np.arange(windows.sum()) - np.repeat(np.cumsum(windows) - windows, windows)  # of its sentence
+        first = np.repeat(starts, windows) + nth * self._longest
+        return first, np.minimum(first + self._longest + 1, np.repeat(ends, windows))
+
     def __len__(self) -> int:
-        return len(self.bounds) - 1
+        return len(self._rows[0])
 
     @property
     def targets(self) -> int:
         """Words plus one [eos] a sentence."""
-        return len(self.ids) - len(self)
+        return len(self.ids) - (len(self.bounds) - 1)
 
     @property
     def lengths(self) -> Indices:
-        return np.diff(self.bounds)
+        starts, ends = self._rows
+        return ends - starts
+
+    def within(self, longest: int) -> Sentences:
+        """The same text, in windows of at most so many inputs."""
+        return Sentences(self.ids, longest)
 
     def batch(self, indices: Sequence[int] | Indices) -> Batch:
         """These sentences, padded to the longest of them."""
         if len(indices) == 1:
             return self._single(int(indices[0]))
-        rows = [self.ids[self.bounds[i] : self.bounds[i + 1]] for i in indices]
+        starts, ends = self._rows
+        rows = [self.ids[starts[i] : ends[i]] for i in indices]
         padded_BT = np.full((len(rows), max(map(len, rows))), PAD, dtype=np.int64)
         for row, ids in zip(padded_BT, rows, strict=True):
             row[: len(ids)] = ids
@@ -110,7 +134,8 @@ class Sentences:
         """One sentence; of a short text each is made once."""
         batch = self._singles.get(i)
         if batch is None:
-            tokens_T = self.ids[self.bounds[i] : self.bounds[i + 1]].astype(np.int64)
+            starts, ends = self._rows
+            tokens_T = self.ids[starts[i] : ends[i]].astype(np.int64)
             batch = Batch.of(tokens_T[None], len(tokens_T) - 1)
             if len(self._singles) < _KEPT:
                 self._singles[i] = batch
@@ -158,12 +183,15 @@ class Epochs:
         batches: 'shuffled', 'bucketed' (sentences of like length together, to pad less) or 'packed' (windows).
         batch_size: examples a batch; the last one of an epoch may be smaller.
         context: tokens of a window.
+        longest: inputs of a sentence that are read at once; longer ones are several examples.
 
     Raises:
         ParamError: the text is shorter than one window.
     """
 
-    def __init__(self, sentences: Sentences, batches: str, batch_size: int, context: int) -> None:
+    def __init__(self, sentences: Sentences, batches: str, batch_size: int, context: int, longest: int = 0) -> None:
+        if batches != "packed":
+            sentences = sentences.within(longest)
         self._sentences, self._batches, self._size, self._context = sentences, batches, batch_size, context
         if batches == "packed" and context < 2:
             rule = "at least 2 with batches: packed (after the end of a sentence there is nothing to predict)"

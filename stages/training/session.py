@@ -41,7 +41,7 @@ class Session:
         self._dropout = Dropout(settings.dropout, generator(settings.seed, "dropout"))
         self._engine = Engine(self.model, settings, self._dropout)
         self._optimizer = self._engine.optimizer
-        self._epochs = Epochs(splits["train"], settings.batches, settings.batch_size, settings.context)
+        self._epochs = epochs_of(splits["train"], settings)
         self._measured = "valid" if len(splits["valid"]) else "train"
         self._sentences = splits[self._measured]
         self.updates = count_updates(self._epochs.per_epoch, settings)
@@ -148,6 +148,12 @@ class Session:
         self._before = tensors[_ORDER].clone()
         self._order.set_state(self._before)
         self._dropout.go_to(tensors[_DROPOUT].clone(), list(place["pool"]))
+
+
+def epochs_of(sentences: Sentences, settings: TrainParams) -> Epochs:
+    """The batches of each epoch of a training text."""
+    shape = settings.batches, settings.batch_size, settings.context
+    return Epochs(sentences, *shape, longest=settings.max_length)
 
 
 def model_config(params: TrainParams, vocab_size: int) -> LanguageModelConfig:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stages.analysis.floor import prefix_tree_floor
 from stages.text.reading import normalise, read_lines
-from stages.text.vocabulary import BOS, EOS, Vocabulary
+from stages.text.vocabulary import BOS, EOS, TextSettings, Vocabulary
 from tests.conftest import ROOT
 
 TEXTS = st.lists(st.lists(st.integers(3, 7), max_size=5), min_size=1, max_size=15)
@@ -23,7 +23,9 @@ def flat(text: list[list[int]]) -> list[int]:
 
 def test_the_notebooks_corpus() -> None:
     lines = [normalise(line, lowercase=True) for line in read_lines(ROOT / "data/raw/notebook.txt")]
-    vocabulary = Vocabulary.build(lines, order="first_appearance", min_count=1, max_vocab=0, lowercase=True)
+    vocabulary = Vocabulary.build(
+        lines, TextSettings(lowercase=True), order="first_appearance", min_count=1, max_vocab=0
+    )
     ids = vocabulary.flat_ids(lines).tolist()
     assert len(ids) - ids.count(BOS) == 48
     assert prefix_tree_floor(ids) == pytest.approx(0.4120, abs=5e-5)

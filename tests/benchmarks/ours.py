@@ -14,7 +14,7 @@ from typing import Any
 from stages.numerics import set_numerics
 from stages.params import TrainParams
 from stages.text.reading import normalise, read_lines
-from stages.text.vocabulary import SPECIALS, Vocabulary
+from stages.text.vocabulary import SPECIALS, TextSettings, Vocabulary
 from stages.training.batches import Sentences
 from stages.training.records import Update
 from stages.training.replicas import GroupListener, run_tasks
@@ -63,7 +63,9 @@ def only_training(sentences: Sentences) -> Splits:
 def toy_text() -> tuple[Splits, int]:
     """The nine sentences as the stages before training leave them, and the size of their vocabulary."""
     lines = [normalise(line, lowercase=True) for line in read_lines(texts.TOY)]
-    vocabulary = Vocabulary.build(lines, order="first_appearance", min_count=1, max_vocab=0, lowercase=True)
+    vocabulary = Vocabulary.build(
+        lines, TextSettings(lowercase=True), order="first_appearance", min_count=1, max_vocab=0
+    )
     return only_training(Sentences(vocabulary.flat_ids(lines))), len(vocabulary)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from stages.model.language_model import LanguageModel, LanguageModelConfig, initialise, language_model_loss
 from stages.optim.noam import NoamOptimizer
 from stages.params import TrainParams
-from stages.text.vocabulary import PAD, Vocabulary
+from stages.text.vocabulary import PAD, TextSettings, Vocabulary
 from stages.training.batches import Epochs, Sentences
 from stages.training.randomness import Dropout, generator
 from stages.training.records import Update
@@ -179,7 +179,9 @@ def test_trajectory_over_fifty_updates_is_the_notebooks(networks: tuple[Notebook
 def test_trajectory_of_the_session_is_the_notebooks_on_its_corpus(updates: int) -> None:
     """The first of its 2 700 updates, sentences in the same order, the same values dropped."""
     lines = (ROOT / "data/raw/notebook.txt").read_text(encoding="utf-8").splitlines()
-    vocabulary = Vocabulary.build(lines, order="first_appearance", min_count=1, max_vocab=0, lowercase=True)
+    vocabulary = Vocabulary.build(
+        lines, TextSettings(lowercase=True), order="first_appearance", min_count=1, max_vocab=0
+    )
     text = Sentences(vocabulary.flat_ids(lines))
     settings = TrainParams(loss="notebook", epochs=updates // 9, eval_every=updates)  # all else as the notebook has it
     session = Session(settings, len(vocabulary), {"train": text, "valid": Sentences(text.ids[:0])})

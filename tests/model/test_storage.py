@@ -17,7 +17,7 @@ from stages.errors import ArtifactError
 from stages.model.language_model import LanguageModel
 from stages.model.predict import Predictor
 from stages.model.storage import CONFIG, WEIGHTS, load_model, save_model
-from stages.text.vocabulary import Vocabulary
+from stages.text.vocabulary import TextSettings, Vocabulary
 
 NewModel = Callable[..., LanguageModel]
 IDS_BT = torch.tensor([[1, 4, 5, 6]])
@@ -102,14 +102,14 @@ def test_weights_of_another_shape_are_refused(new_model: NewModel, tmp_path: Pat
 
 @pytest.fixture
 def predictor(new_model: NewModel, tmp_path: Path) -> Predictor:
-    vocabulary = Vocabulary(["el", "gato", "[bos]"], [3, 2, 1], lowercase=True)
+    vocabulary = Vocabulary(["el", "gato", "[bos]"], [3, 2, 1], TextSettings(lowercase=True))
     files.write_json(tmp_path / "vocab.json", vocabulary.to_dict())
     save_model(new_model(vocab_size=7), tmp_path, {"vocab_md5": files.md5_file(tmp_path / "vocab.json")})
     return Predictor.load(tmp_path)
 
 
 def test_another_vocabulary_is_found_out_by_its_digest(predictor: Predictor, tmp_path: Path) -> None:
-    other = Vocabulary(["el", "perro", "[bos]"], [3, 2, 1], lowercase=True)  # of the same size
+    other = Vocabulary(["el", "perro", "[bos]"], [3, 2, 1], TextSettings(lowercase=True))  # of the same size
     files.write_json(tmp_path / "other.json", other.to_dict())
     with pytest.raises(ArtifactError, match=r"other\.json: not the vocabulary that the model in .* was trained on"):
         Predictor.load(tmp_path, tmp_path / "other.json")
