@@ -95,7 +95,7 @@ class Sentences:
     def _rows(self) -> tuple[Indices, Indices]:
         """Where each begins and ends, in windows of at most `longest` inputs."""
         starts, ends = self.bounds[:-1], self.bounds[1:]
-        if not self._longest or not len(starts) or (ends - starts).max() - 1 <= self._longest:
+        if not self._longest:
             return starts, ends
         windows = -(-(ends - starts - 1) // self._longest)
         nth = np.arange(windows.sum()) - np.repeat(np.cumsum(windows) - windows, windows)  # of its sentence
@@ -116,8 +116,9 @@ class Sentences:
         return ends - starts
 
     def within(self, longest: int) -> Sentences:
-        """The same text, in windows of at most so many inputs."""
-        return Sentences(self.ids, longest)
+        """The same text, in windows of at most so many inputs; itself, where none is longer."""
+        fits = not longest or not len(self) or int(self.lengths.max()) - 1 <= longest
+        return self if fits else Sentences(self.ids, longest)
 
     def batch(self, indices: Sequence[int] | Indices) -> Batch:
         """These sentences, padded to the longest of them."""

@@ -153,6 +153,26 @@ def test_bounds_are_found_across_chunks(monkeypatch: pytest.MonkeyPatch) -> None
     assert whole.lengths.tolist() == [5, 2, 3, 4]
 
 
+@given(TEXTS, st.integers(1, 9))
+def test_long_sentences_come_in_windows_that_begin_where_the_last_one_ended(
+    text: list[list[int]], longest: int
+) -> None:
+    whole = sentences(text)
+    cut = whole.within(longest)
+    rows = [cut.batch([i]) for i in range(len(cut))]
+    assert all(1 <= row.inputs_BT.shape[1] <= longest for row in rows)
+    assert [i for row in rows for i in targets_of(row)] == [i for words in text for i in (*words, EOS)]
+    assert [i for row in rows for i in row.inputs_BT[0].tolist()] == [i for words in text for i in (BOS, *words)]
+    assert sum(row.count for row in rows) == cut.targets == whole.targets
+    assert cut.lengths.tolist() == [row.count + 1 for row in rows]
+
+
+def test_sentences_that_fit_stay_as_they_are() -> None:
+    whole = numbered([3, 5])
+    assert whole.within(6) is whole
+    assert len(whole.within(5)) == 3
+
+
 # --- windows ----------------------------------------------------------------------------------------------------------
 
 
