@@ -39,10 +39,8 @@ class Parts:
             with open(self._path, "rb") as raw, TextIOWrapper(raw, encoding="utf-8", newline="\n") as file:
                 while text := file.read(_CHARACTERS):
                     *whole, rest = (rest + text).split("\n")
-                    if LINE_END in text:
-                        whole = [unit.replace(LINE_END, "\n") for unit in whole]
                     for unit in whole:
-                        yield unit, True
+                        yield unit.replace(LINE_END, "\n"), True
                     if len(rest) >= _CHARACTERS:
                         rest = rest.replace(LINE_END, "\n")
                         cut = max(rest.rfind("\n") + 1, rest.rfind(" "))
