@@ -156,7 +156,7 @@ def place(path: Path, encoding: str, *, character: int = -1, line: int = 0) -> t
         if reached(text):
             decoder.setstate(before[0])
             newlines.setstate(before[1])
-            start = n_bytes
+            start = n_bytes - len(before[0][0])  # the bytes of a character that has begun
             for i in range(len(block)):
                 raw = decoder.decode(block[i : i + 1])
                 text = newlines.decode(raw)
@@ -232,6 +232,8 @@ def _hint(path: Path, offset: int) -> str:
         if at >= offset + _HINT_BYTES // 2:
             break
     start = max(0, offset - _HINT_BYTES // 2 - (at - len(sample))) // 4 * 4  # characters of four bytes stay whole
-    likely = list(dict.fromkeys(match.encoding for match in from_bytes(sample[start : start + _HINT_BYTES])))[:3]
+    sample = sample[start : start + _HINT_BYTES]
+    telling = b"\n".join(line for line in sample.splitlines() if not line.isascii())
+    likely = list(dict.fromkeys(match.encoding for match in from_bytes(sample if b"\0" in sample else telling)))[:3]
     guess = f" (it looks like {' or '.join(likely)})" if likely else ""
     return f"; name its encoding as `encoding` in params.yaml{guess}, or mend the file"

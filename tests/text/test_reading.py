@@ -1,74 +1,27 @@
-"""Lines of a file and what a line becomes."""
+"""What a line becomes, and the units of a prepared file."""
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stages.errors import CorpusError
-from stages.text.reading import BYTE_ORDER_MARK, normalise, read_lines
+from stages.errors import ArtifactError
+from stages.text.reading import BYTE_ORDER_MARK, Form, fold, normalise, read_units
 
-LINES = ["el perro come pan", "la niña bebe agua", "el gato duerme aquí", "la perra come carne"]
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-@pytest.mark.parametrize("final", [True, False])
-def test_every_kind_of_line_end_gives_the_same_lines(end: str, final: bool, tmp_path: Path) -> None:
-    path = tmp_path / "text.txt"
-    path.write_bytes((end.join(LINES) + (end if final else "")).encode("utf-8"))
-    assert read_lines(path) == LINES
-
-
-@pytest.mark.parametrize(
-    ("content", "lines"),
-    [
-        (b"", []),
-        (b"\n", [""]),
-        (b"a\n\r\nb\r\rc", ["a", "", "b", "", "c"]),
-        (" \n\t\na\u2028b\x0bc\x85d\n".encode(), [" ", "\t", "a\u2028b\x0bc\x85d"]),
-    ],
-)
-def test_blank_lines_count_and_nothing_else_ends_a_line(content: bytes, lines: list[str], tmp_path: Path) -> None:
-    path = tmp_path / "text.txt"
-    path.write_bytes(content)
-    assert read_lines(path) == lines
-
-
-@pytest.mark.parametrize(
-    ("content", "line", "byte"),
-    [
-        ("hola\nadiós\n".encode("latin-1"), 2, 8),
-        ("uno\r\ndos\r\ntres ñ".encode()[:-1], 3, 15),
-        (b"a\rb\r\xff\xfe", 3, 4),
-        (b"\x92", 1, 0),
-    ],
-)
-def test_bytes_that_are_not_utf8_are_refused_with_their_place(
-    content: bytes, line: int, byte: int, tmp_path: Path
-) -> None:
-    path = tmp_path / "text.txt"
-    path.write_bytes(content)
-    with pytest.raises(CorpusError) as caught:
-        read_lines(path)
-    assert str(caught.value).startswith(f"{path}, line {line}: byte {byte} (0x{content[byte]:02x}) is not UTF-8")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_path_that_is_no_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="a folder; `corpus` expects one file of text"):
-        read_lines(tmp_path)
-    with pytest.raises(CorpusError, match=r"nope\.txt: no such file; `corpus` in params.yaml names it"):
-        read_lines(tmp_path / "nope.txt")
+FORMS = st.sampled_from(get_args(Form))
 
 
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
         ("  El\tPERRO \u3000 come\xa0pan ", "el perro come pan"),
+        ("a\x0bb\x0cc\x1cd\x85e\u2028f\u2029g", "a b c d e f g"),
         ("\ufeffel pe\ufeffrro", "el perro"),
         ("\ufeff", ""),
         (" \t\x1f\u2003", ""),
@@ -86,17 +39,68 @@ def test_case_is_kept_where_asked() -> None:
     assert normalise(" Él  come ", lowercase=False) == "Él come"
 
 
-@given(st.text(), st.booleans())
-@example("\u2126\u212b\u1fbc\u0345", True)
-def test_normalisation_is_settled_after_once(line: str, lowercase: bool) -> None:
-    sentence = normalise(line, lowercase=lowercase)
-    assert normalise(sentence, lowercase=lowercase) == sentence
-    assert unicodedata.is_normalized("NFC", sentence)
+@pytest.mark.parametrize(
+    ("form", "sentence"),
+    [("NFC", "é ﬁn ᴬ"), ("NFD", "e\u0301 ﬁn ᴬ"), ("NFKC", "é fin a"), ("NFKD", "e\u0301 fin a"), ("none", "é ﬁn ᴬ")],
+)
+def test_the_normal_form_is_the_one_asked_for(form: Form, sentence: str) -> None:
+    assert normalise("É ﬁn ᴬ", lowercase=True, form=form) == sentence
+    assert normalise("e\u0301", lowercase=True, form="none") == "e\u0301"
+
+
+@given(st.text(), st.booleans(), FORMS)
+@example("\u2126\u212b\u1fbc\u0345", True, "NFC")
+@example("ᴬ\u1d2c\u2122", True, "NFKC")
+def test_normalisation_is_settled_after_once(line: str, lowercase: bool, form: Form) -> None:
+    sentence = normalise(line, lowercase=lowercase, form=form)
+    assert normalise(sentence, lowercase=lowercase, form=form) == sentence
+    assert form == "none" or unicodedata.is_normalized(form, sentence)
     assert BYTE_ORDER_MARK not in sentence
     assert sentence.split(" ") == sentence.split() or sentence == ""
+
+
+@pytest.mark.parametrize("form", get_args(Form))
+def test_every_character_is_settled_after_once(form: Form) -> None:
+    text = "\n".join(chr(i) for i in range(sys.maxunicode + 1) if not 0xD800 <= i < 0xE000)
+    once = fold(text, lowercase=True, form=form)
+    assert fold(once, lowercase=True, form=form) == once
 
 
 @given(st.text(), st.booleans())
 def test_equivalent_spellings_become_one(line: str, lowercase: bool) -> None:
     composed, decomposed = (unicodedata.normalize(form, line) for form in ("NFC", "NFD"))
     assert normalise(composed, lowercase=lowercase) == normalise(decomposed, lowercase=lowercase)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))), st.booleans(), FORMS)
+def test_folding_a_text_folds_each_of_its_lines(lines: list[str], lowercase: bool, form: Form) -> None:
+    whole = fold("\n".join(lines), lowercase=lowercase, form=form)
+    assert whole == "\n".join(fold(line, lowercase=lowercase, form=form) for line in lines)
+
+
+@given(st.text(), st.text(), st.booleans(), FORMS)
+@example("ΟΔΟΣ", "\u0301 ΟΣ", True, "NFC")
+def test_what_is_behind_a_space_changes_nothing_before_it(left: str, right: str, lowercase: bool, form: Form) -> None:
+    pieces = [fold(piece, lowercase=lowercase, form=form) for piece in (left, f" {right}")]
+    assert "".join(pieces) == fold(f"{left} {right}", lowercase=lowercase, form=form)
+
+
+# --- units ------------------------------------------------------------------------------------------------------------
+
+
+def test_units_are_the_lines_with_their_inner_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "train.txt"
+    path.write_bytes("uno\r\x85 dos\ntres\u2028\u2028cuatro\n".encode())
+    units = read_units(path)
+    assert next(units) == "uno\r\x85 dos"
+    assert list(units) == ["tres\n\ncuatro"]
+    path.write_bytes(b"")
+    assert list(read_units(path)) == []
+
+
+def test_a_prepared_file_that_is_lost_or_damaged_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"train\.txt: not there; `dvc repro` makes it"):
+        list(read_units(tmp_path / "train.txt"))
+    (tmp_path / "train.txt").write_bytes(b"\xff")
+    with pytest.raises(ArtifactError, match=r"train\.txt: not what stage prepare writes"):
+        list(read_units(tmp_path / "train.txt"))
