@@ -21,7 +21,8 @@ _SHARE = options.real("a number > 0 and ≤ 1", lambda number: 0 < number <= 1)
 
 def add(commands: Commands) -> None:
     parser = commands.add_parser("generate", help="how a text goes on; the same seed gives the same text")
-    parser.add_argument("prompt", nargs="?", default="", help="the beginning (default: none, [bos] alone)")
+    parser.add_argument("prompt", nargs="?", type=options.prompt, default="",
+                        help="the beginning (default: none, [bos] alone)")  # fmt: skip
     parser.add_argument("--temperature", type=_TEMPERATURE, default=1.0, metavar="T",
                         help="divides the logits; 0 always takes the most likely token (default: 1)")  # fmt: skip
     parser.add_argument("--top-k", type=options.whole(), metavar="K",

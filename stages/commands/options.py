@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from stages import paths
+from stages import files, paths
 
 if TYPE_CHECKING:
     from stages.model.predict import Predictor
@@ -44,6 +44,13 @@ def real(rule: str, allowed: Callable[[float], bool]) -> Callable[[str], float]:
     return parse
 
 
+def prompt(text: str) -> str:
+    """A prompt; the bytes of an argument that are not UTF-8 come as halves of surrogate pairs."""
+    if not text.isprintable() and any("\ud800" <= char <= "\udfff" for char in text):
+        raise argparse.ArgumentTypeError(f"{shortened(text)!r}: expected UTF-8")
+    return text
+
+
 port = whole(1, 65535)
 
 
@@ -60,7 +67,15 @@ def warn_of_unknown(words: Sequence[str]) -> None:
 
 
 def load_predictor() -> Predictor:
-    """The model of this workspace, computing as it was trained."""
-    from stages.model.predict import Predictor  # imports torch
+    """The model of this workspace, which computes as it was trained: its numbers are those of the evaluation.
 
+    Raises:
+        ArtifactError: it is missing or damaged.
+    """
+    from stages import numerics  # imports torch, as the next one does
+    from stages.model.predict import Predictor
+
+    about = files.read_json(paths.MODEL / "config.json")
+    training = about.get("training") if isinstance(about, dict) else None
+    numerics.set_numerics((training or {}).get("numerics", "portable"))
     return Predictor.load(paths.MODEL, paths.VOCAB / "vocab.json")

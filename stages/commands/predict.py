@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     parser = commands.add_parser("predict", help="the next words after a beginning of a sentence")
-    parser.add_argument("text", help="the beginning; '' continues [bos] alone")
+    parser.add_argument("text", type=options.prompt, help="the beginning; '' continues [bos] alone")
     parser.add_argument("--top", type=options.whole(), default=5, metavar="N", help="how many words (default: 5)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(do=run)

@@ -16,7 +16,7 @@ from stages.errors import CorpusError
 
 if TYPE_CHECKING:
     from stages.commands.options import Commands
-    from stages.model.scored import Scored
+    from stages.training.lines import Scored
 
 _ESCAPED = re.compile("[\udc80-\udcff]")  # how Python keeps bytes that are not UTF-8
 
@@ -29,14 +29,14 @@ def add(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from stages.model.scored import Scored, score_sentences
+    from stages.training.lines import Scored, score_lines
 
     predictor = options.load_predictor()
     total, blank, number = Scored(0, 0, 0.0), 0, 0
     if not arguments.json:
         print(f"{'line':>8}  {'tokens':>6}  {'unknown':>7}  {'nats':>9}  {'perplexity':>10}  text")
     with opened(arguments.file) as file:
-        scores = score_sentences(predictor, lines_of(file, arguments.file))
+        scores = score_lines(predictor, lines_of(file, arguments.file))
         for number, (text, scored) in enumerate(scores, start=1):
             total += scored
             blank += not scored.tokens
