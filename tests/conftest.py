@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stages.numerics  # noqa: F401  # isort: skip (before NumPy)
 import importlib
 import os
 import shutil

@@ -119,6 +119,7 @@ def test_what_is_set_and_what_is_said_of_it(mode: str) -> None:
         "numpy",
         "python",
         "math_library",
+        "blas",
         "kernels",
         "processor",
         "features",

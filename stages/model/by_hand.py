@@ -1,60 +1,40 @@
-"""Loss and gradients of a notebook-style model in one pass, written out instead of left to autograd.
+"""Loss and gradients of a notebook-style model in one pass, written out in NumPy instead of left to autograd.
 
-With one short sentence an update, autograd's book-keeping costs more than the arithmetic. Here each gradient is
-computed where it is kept, in the parameter's `.grad`, which is overwritten. The formulas are those of any textbook; a
-test compares them with autograd's.
+With one short sentence an update, torch's book-keeping for each operator and for autograd costs more than the
+arithmetic; NumPy's is a fraction of it. The arrays are views of the parameters' own memory: each gradient is written
+where it is kept, in the parameter's `.grad`, which is overwritten. The formulas are those of any textbook; a test
+compares them with autograd's.
 
-Shapes: B sentences, T positions, R = B · T rows, D = d_model, H heads, K width of a head, N = B · H, V vocabulary.
+Shapes: B sentences, T positions, R = B · T rows, D = d_model, H heads, K width of a head, V vocabulary.
 A name `dx` stands for the derivative of the loss by `x`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from stages.model.attention import SHORT
-from stages.model.blocks import NotebookBlock
+from stages.model.blocks import NotebookBlock, UnbiasedNorm
 from stages.model.language_model import LanguageModel
 from stages.text.vocabulary import PAD
 
-_layer_norm_backward = torch.ops.aten.native_layer_norm_backward.default
-_softmax_backward = torch._softmax_backward_data
-Saved = tuple[Any, ...]
-
-
-class _Block(NamedTuple):
-    """The parameters of a block, looked up once; their gradients are in their `.grad`."""
-
-    heads: int
-    width: int  # of a head
-    qkv: Tensor
-    out: tuple[Tensor, Tensor]  # weight and bias
-    w1: tuple[Tensor, Tensor]
-    w2: tuple[Tensor, Tensor]
-    gain: Tensor
-    shift: Tensor
-    scale: float  # of the gain
-    eps: float
-
-    @classmethod
-    def of(cls, block: NotebookBlock) -> _Block:
-        attention, f, norm = block.attention, block.feed_forward, block.norm
-        out, w1, w2 = ((linear.weight, linear.bias) for linear in (attention.out, f.w1, f.w2))
-        norms = (norm.gain, norm.bias, norm.scale, norm.eps)
-        return cls(attention.n_heads, attention.head_width, attention.qkv.weight, out, w1, w2, *norms)
+Array = npt.NDArray[Any]
+Saved = tuple[Any, ...]  # what the way back needs of the way there
 
 
 class ByHand:
     """Loss and gradients of one model; see `fits`."""
 
     def __init__(self, model: LanguageModel) -> None:
-        self._model, self._d_model, self._drops = model, model.config.d_model, model.dropouts
-        self._embedding, self._output = model.embedding.weight, (model.output.weight, model.output.bias)
-        self._blocks = [_Block.of(cast(NotebookBlock, block)) for block in model.blocks]
+        self._model = model
+        self._embedding, self._dembedding = _memory(model.embedding.weight)
+        self._blocks = [_Block(cast(NotebookBlock, block)) for block in model.blocks]
+        self._output = _Linear(model.output)
 
     @staticmethod
     def fits(model: LanguageModel, length: int) -> bool:
@@ -62,7 +42,7 @@ class ByHand:
         config = model.config
         return config.block == "notebook" and config.activation == "relu" and not config.tied_output and length <= SHORT
 
-    @torch.no_grad()
+    @np.errstate(all="ignore")  # a loss that is not finite is the caller's to notice
     def loss_and_gradients(
         self, inputs_BT: Tensor, targets_BT: Tensor, masks_NBTD: Tensor | None, kind: str, scale: float
     ) -> float:
@@ -78,99 +58,160 @@ class ByHand:
         Returns:
             The summed loss, in nats.
         """
-        (B, T), D = inputs_BT.shape, self._d_model
-        ids_R, targets_R = inputs_BT.flatten(), targets_BT.flatten()
-        if masks_NBTD is None:
-            masks = [torch.ones(1)] * self._drops
-        else:
-            masks = list(masks_NBTD.reshape(self._drops, B * T, D).unbind(0))
-        positions_TD, mask_TT = self._model.positions_and_mask(T)
-        if B > 1:
-            positions_TD = positions_TD.repeat(B, 1)
+        (B, T), D, N = inputs_BT.shape, self._embedding.shape[1], self._model.dropouts
+        ids_R, targets_R = inputs_BT.numpy().reshape(-1), targets_BT.numpy().reshape(-1)
+        rows_R, real_R = np.arange(B * T), targets_R != PAD
+        masks: Any = [1] * N if masks_NBTD is None else masks_NBTD.numpy().reshape(N, B * T, D)
+        positions_TD, mask_TT = (table.numpy() for table in self._model.positions_and_mask(T))
 
         # forward
-        x_RD = torch.add(positions_TD, torch.embedding(self._embedding, ids_R), alpha=D**0.5).mul_(masks[0])
+        x_RD = self._embedding[ids_R]
+        x_RD *= D**0.5
+        x_RD += np.tile(positions_TD, (B, 1)) if B > 1 else positions_TD
+        x_RD *= masks[0]
         saved = []
         for i, block in enumerate(self._blocks):
-            x_RD, kept = _forward(block, x_RD, mask_TT, masks[1 + 2 * i], masks[2 + 2 * i], B)
+            x_RD, kept = block.forward(x_RD, mask_TT, masks[1 + 2 * i], masks[2 + 2 * i], B)
             saved.append(kept)
-        weight, bias = self._output
-        logits_RV = torch.addmm(bias, x_RD, weight.t())
-        p_RV = logits_RV.softmax(dim=1) if kind == "notebook" else logits_RV
-        log_q_RV = p_RV.log_softmax(dim=1)
-        loss = F.nll_loss(log_q_RV, targets_R, ignore_index=PAD, reduction="sum").item()
+        logits_RV = self._output.forward(x_RD)
+        p_RV = _softmax(logits_RV) if kind == "notebook" else logits_RV
+        log_q_RV = torch.from_numpy(p_RV).log_softmax(1)
+        loss = -log_q_RV.numpy()[rows_R, targets_R][real_R].sum(dtype=np.float64)
 
         # backward: softmax minus the target, for each row that has one
-        d_RV = log_q_RV.exp_()
-        d_RV.scatter_add_(1, targets_R[:, None], torch.full((B * T, 1), -1.0))
-        d_RV.mul_((targets_R != PAD)[:, None]).mul_(scale)
+        d_RV = log_q_RV.exp_().numpy()
+        d_RV[rows_R, targets_R] -= 1
+        d_RV *= (real_R * scale).astype(d_RV.dtype)[:, None]
         if kind == "notebook":
-            d_RV = _softmax_backward(d_RV, p_RV, 1, d_RV.dtype)
-        d_RD = _linear_backward(self._output, d_RV, x_RD)
+            d_RV = _softmax_backward(d_RV, p_RV)
+        d_RD = self._output.backward(d_RV, x_RD)
         for block, kept in zip(reversed(self._blocks), reversed(saved), strict=True):
-            d_RD = _backward(block, kept, d_RD)
-        assert self._embedding.grad is not None  # noqa: S101 (for the type checker)
-        self._embedding.grad.zero_().index_add_(0, ids_R, d_RD.mul_(masks[0]).mul_(D**0.5))
-        return loss
+            d_RD = block.backward(d_RD, kept)
+        d_RD *= masks[0]
+        d_RD *= D**0.5
+        self._dembedding.fill(0)
+        np.add.at(self._dembedding, ids_R, d_RD)
+        return float(loss)
 
 
-def _forward(
-    block: _Block, x_RD: Tensor, mask_TT: Tensor, drop1: Tensor, drop2: Tensor, B: int
-) -> tuple[Tensor, Saved]:
-    """`h = attention(x); drop2 · (drop1 · (x + norm(h)) + norm(feed_forward(h)))`, and what the way back needs."""
-    (rows, D), H, K = x_RD.shape, block.heads, block.width
-    T = rows // B
-    qkv = (x_RD @ block.qkv.t()).view(B, T, 3, H, K).permute(2, 0, 3, 1, 4).reshape(3, B * H, T, K)
-    q_NTK, k_NTK, v_NTK = qkv.unbind(0)
-    weights_NTT = torch.baddbmm(mask_TT, q_NTK, k_NTK.transpose(1, 2), alpha=K**-0.5).softmax(dim=2)
-    y_RHK = torch.bmm(weights_NTT, v_NTK).view(B, H, T, K).transpose(1, 2).reshape(-1, H * K)
-    h_RD = _linear(block.out, y_RHK)
-    gain = block.gain * block.scale
-    norm1_RD, *stats1 = torch.native_layer_norm(h_RD, (D,), gain, block.shift, block.eps)
-    a_RF = _linear(block.w1, h_RD).relu_()
-    f_RD = _linear(block.w2, a_RF)
-    norm2_RD, *stats2 = torch.native_layer_norm(f_RD, (D,), gain, block.shift, block.eps)
-    out_RD = norm1_RD.add_(x_RD).mul_(drop1).add_(norm2_RD).mul_(drop2)
-    return out_RD, (B, T, x_RD, qkv, weights_NTT, y_RHK, h_RD, gain, stats1, a_RF, f_RD, stats2, drop1, drop2)
+class _Block:
+    """`h = attention(x); drop2 · (drop1 · (x + norm(h)) + norm(feed_forward(h)))`."""
+
+    def __init__(self, block: NotebookBlock) -> None:
+        attention, feed_forward = block.attention, block.feed_forward
+        self._heads, self._width = attention.n_heads, attention.head_width
+        self._qkv, self._out = _Linear(attention.qkv), _Linear(attention.out)
+        self._w1, self._w2 = _Linear(feed_forward.w1), _Linear(feed_forward.w2)
+        self._norm = _Norm(block.norm)
+
+    def forward(self, x_RD: Array, mask_TT: Array, drop1: Array, drop2: Array, B: int) -> tuple[Array, Saved]:
+        H, K = self._heads, self._width
+        qkv = self._qkv.forward(x_RD).reshape(B, -1, 3, H, K)
+        q_BHTK, k_BHTK, v_BHTK = qkv.transpose(2, 0, 3, 1, 4)
+        w_BHTT = _softmax(q_BHTK @ k_BHTK.swapaxes(2, 3) * K**-0.5 + mask_TT)
+        y_RC = (w_BHTT @ v_BHTK).swapaxes(1, 2).reshape(-1, H * K)  # C = H · K
+        h_RD = self._out.forward(y_RC)
+        out_RD, saved1 = self._norm.forward(h_RD)
+        a_RF = np.maximum(self._w1.forward(h_RD), 0)
+        norm2_RD, saved2 = self._norm.forward(self._w2.forward(a_RF))
+        out_RD += x_RD
+        out_RD *= drop1
+        out_RD += norm2_RD
+        out_RD *= drop2
+        return out_RD, (x_RD, q_BHTK, k_BHTK, v_BHTK, w_BHTT, y_RC, h_RD, saved1, a_RF, saved2, drop1, drop2)
+
+    def backward(self, d_RD: Array, saved: Saved) -> Array:
+        """The derivative by the block's input; those by its parameters go where they belong."""
+        x_RD, q_BHTK, k_BHTK, v_BHTK, w_BHTT, y_RC, h_RD, saved1, a_RF, saved2, drop1, drop2 = saved
+        B, H, T, K = q_BHTK.shape
+        d_RD *= drop2  # of norm2
+        dx_RD: Array = d_RD * drop1  # of x + norm(h): into x directly, and into the first norm
+        da_RF = self._w2.backward(self._norm.backward(d_RD, saved2), a_RF)
+        da_RF *= a_RF > 0
+        dh_RD = self._norm.backward(dx_RD, saved1, again=True)
+        dh_RD += self._w1.backward(da_RF, h_RD)
+
+        dy_BHTK = self._out.backward(dh_RD, y_RC).reshape(B, T, H, K).swapaxes(1, 2)
+        dscores_BHTT = _softmax_backward(dy_BHTK @ v_BHTK.swapaxes(2, 3), w_BHTT)
+        dscores_BHTT *= K**-0.5
+        dqkv = np.empty((B, T, 3, H, K), x_RD.dtype)
+        dq_BHTK, dk_BHTK, dv_BHTK = dqkv.transpose(2, 0, 3, 1, 4)
+        np.matmul(dscores_BHTT, k_BHTK, out=dq_BHTK)
+        np.matmul(dscores_BHTT.swapaxes(2, 3), q_BHTK, out=dk_BHTK)
+        np.matmul(w_BHTT.swapaxes(2, 3), dy_BHTK, out=dv_BHTK)
+        dx_RD += self._qkv.backward(dqkv.reshape(B * T, -1), x_RD)
+        return dx_RD
 
 
-def _backward(block: _Block, saved: Saved, d_RD: Tensor) -> Tensor:
-    """The derivative by the block's input; those by its parameters go where they belong."""
-    B, T, x_RD, qkv, weights_NTT, y_RHK, h_RD, gain, stats1, a_RF, f_RD, stats2, drop1, drop2 = saved
-    H, K, D = block.heads, block.width, x_RD.shape[1]
-    q_NTK, k_NTK, v_NTK = qkv.unbind(0)
-
-    dnorm2_RD = d_RD.mul_(drop2)
-    dx_RD: Tensor = dnorm2_RD * drop1  # of x + norm(h): into x directly, and into the first norm
-    df_RD, dgain2, dshift2 = _layer_norm_backward(dnorm2_RD, f_RD, (D,), *stats2, gain, block.shift, (True,) * 3)
-    da_RF = _linear_backward(block.w2, df_RD, a_RF).mul_(a_RF > 0)
-    dh_RD, dgain1, dshift1 = _layer_norm_backward(dx_RD, h_RD, (D,), *stats1, gain, block.shift, (True,) * 3)
-    torch.add(dgain1, dgain2, out=block.gain.grad).mul_(block.scale)
-    torch.add(dshift1, dshift2, out=block.shift.grad)
-    dh_RD.add_(_linear_backward(block.w1, da_RF, h_RD))
-
-    dy_NTK = _linear_backward(block.out, dh_RD, y_RHK).view(B, T, H, K).transpose(1, 2).reshape(-1, T, K)
-    dweights_NTT = torch.bmm(dy_NTK, v_NTK.transpose(1, 2))
-    dscores_NTT = _softmax_backward(dweights_NTT, weights_NTT, 2, weights_NTT.dtype).mul_(K**-0.5)
-    dqkv = torch.empty_like(qkv)
-    torch.bmm(dscores_NTT, k_NTK, out=dqkv[0])
-    torch.bmm(dscores_NTT.transpose(1, 2), q_NTK, out=dqkv[1])
-    torch.bmm(weights_NTT.transpose(1, 2), dy_NTK, out=dqkv[2])
-    dqkv = dqkv.view(3, B, H, T, K).permute(1, 3, 0, 2, 4).reshape(-1, 3 * H * K)
-    torch.mm(dqkv.t(), x_RD, out=block.qkv.grad)
-    dx_RD.addmm_(dqkv, block.qkv)
-    return dx_RD
-
-
-def _linear(parameters: tuple[Tensor, Tensor], x: Tensor) -> Tensor:
+class _Linear:
     """`x Wᵀ + b` over rows."""
-    weight, bias = parameters
-    return torch.addmm(bias, x, weight.t())
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self._weight, self._dweight = _memory(layer.weight)
+        self._bias, self._dbias = _memory(layer.bias) if layer.bias is not None else (None, None)
+
+    def forward(self, x: Array) -> Array:
+        y: Array = x @ self._weight.T
+        if self._bias is not None:
+            y += self._bias
+        return y
+
+    def backward(self, dy: Array, x: Array) -> Array:
+        np.matmul(dy.T, x, out=self._dweight)
+        if self._dbias is not None:
+            dy.sum(0, out=self._dbias)
+        dx: Array = dy @ self._weight
+        return dx
 
 
-def _linear_backward(parameters: tuple[Tensor, Tensor], dy: Tensor, x: Tensor) -> Tensor:
-    """The derivative of `_linear` by x; those by weight and bias go where they belong."""
-    weight, bias = parameters
-    torch.mm(dy.t(), x, out=weight.grad)
-    torch.sum(dy, 0, out=bias.grad)
-    return dy @ weight
+class _Norm:
+    """`gain · scale · n + bias` with `n = (x - mean) / sqrt(variance + eps)` of each row; a block uses it twice."""
+
+    def __init__(self, norm: UnbiasedNorm) -> None:
+        self._gain, self._dgain = _memory(norm.gain)
+        self._bias, self._dbias = _memory(norm.bias)
+        self._scale, self._eps = norm.scale, norm.eps
+        self._mean_D1 = np.full((len(self._gain), 1), 1 / len(self._gain), self._gain.dtype)  # x @ it: mean of each row
+
+    def forward(self, x_RD: Array) -> tuple[Array, Saved]:
+        n_RD = x_RD - x_RD @ self._mean_D1
+        r_R1 = 1 / np.sqrt((n_RD * n_RD) @ self._mean_D1 + self._eps)
+        n_RD *= r_R1
+        gain_D = self._gain * self._scale
+        y_RD: Array = n_RD * gain_D
+        y_RD += self._bias
+        return y_RD, (n_RD, r_R1, gain_D)
+
+    def backward(self, dy_RD: Array, saved: Saved, *, again: bool = False) -> Array:
+        """The derivative by x; those by gain and bias are added to what is there the second time."""
+        n_RD, r_R1, gain_D = saved
+        dgain_D, dbias_D = (dy_RD * n_RD).sum(0), dy_RD.sum(0)
+        dgain_D *= self._scale
+        if again:
+            self._dgain += dgain_D
+            self._dbias += dbias_D
+        else:
+            self._dgain[:], self._dbias[:] = dgain_D, dbias_D
+        dx_RD: Array = dy_RD * gain_D
+        dx_RD -= n_RD * ((dx_RD * n_RD) @ self._mean_D1) + dx_RD @ self._mean_D1
+        dx_RD *= r_R1
+        return dx_RD
+
+
+def _memory(parameter: Tensor) -> tuple[Array, Array]:
+    """A parameter and its gradient, as arrays over the same memory."""
+    if parameter.grad is None:
+        raise ValueError("the parameters must have gradients to write to")
+    return parameter.detach().numpy(), parameter.grad.numpy()
+
+
+def _softmax(x: Array) -> Array:
+    """torch's, whose exponential is the same on every processor."""
+    p: Array = torch.from_numpy(x).softmax(-1).numpy()
+    return p
+
+
+def _softmax_backward(dp: Array, p: Array) -> Array:
+    dx: Array = p * dp
+    dx -= p * dx.sum(-1, keepdims=True)
+    return dx

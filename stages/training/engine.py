@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from stages.model.by_hand import ByHand
 from stages.model.language_model import LanguageModel, language_model_loss
+from stages.numerics import check_blas
 from stages.optim.noam import without_compiler
 from stages.optim.registry import make_optimizer
 from stages.params import TrainParams
@@ -35,6 +37,7 @@ class Engine:
     """
 
     def __init__(self, model: LanguageModel, settings: TrainParams, dropout: Dropout) -> None:
+        check_blas()
         self.model, self._settings, self._dropout = model, settings, dropout
         self.weights = nn.Parameter(nn.utils.parameters_to_vector(model.parameters()).detach())
         if settings.compile:
@@ -76,7 +79,9 @@ class Engine:
         gradient = self._gradients[0]
         for other in self._gradients[1:]:
             gradient.add_(other)
-        return sum(sums) / count, math.sqrt(torch.dot(gradient, gradient).item())
+        with np.errstate(all="ignore"):  # a norm that is not finite is the caller's to notice
+            flat = gradient.numpy()
+            return sum(sums) / count, math.sqrt(np.dot(flat, flat))
 
     def step(self, norm: float) -> None:
         """Clip the gradient, whose norm this is, and update the weights."""

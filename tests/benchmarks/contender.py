@@ -6,6 +6,7 @@ each line of its standard output says as JSON what they took.
 
 from __future__ import annotations
 
+import stages.numerics  # noqa: F401  # isort: skip (before NumPy; settles nothing for torch)
 import argparse
 import json
 import os
