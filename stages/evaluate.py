@@ -5,10 +5,9 @@ Run by `dvc repro`; by hand: `python -m stages.evaluate`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import safetensors.torch
 
@@ -24,11 +23,15 @@ from stages.model.storage import load_model
 from stages.params import EvaluateParams
 from stages.stage import Stage, run
 from stages.text.reading import read_units
+from stages.text.vocabulary import Vocabulary
 from stages.training.batches import Sentences
-from stages.training.scoring import Score, Targets, score
+from stages.training.scoring import Targets, score
+
+if TYPE_CHECKING:
+    from stages.analysis.against_grammar import Trial
 
 _FLOOR_TOKENS = 2_000_000  # above, the prefix tree takes more memory than its answer is worth
-_AVERAGED = (*MEASURES, "excess")
+_AVERAGED = (*MEASURES, "excess", "excess_error", "agreement_number", "agreement_gender")
 
 
 class Text(NamedTuple):
@@ -37,6 +40,7 @@ class Text(NamedTuple):
     sentences: Sentences
     targets: Targets
     yardstick: Yardstick
+    floor: float | None  # the lowest possible loss on a training text, all of which is scored
 
 
 def main() -> None:
@@ -48,13 +52,9 @@ def main() -> None:
     context = check_stride(predictor.window, params.stride)
     counts = Counts(Sentences.load(paths.VOCAB / "train.npy").ids, len(predictor.vocabulary))
     texts = load_texts(counts, params.train_sample)
-    floor = lowest_possible(texts["train"])
-
-    replicas: list[dict[str, Any]] = []
-    first: dict[str, Score] = {}
-    for about, scores in score_replicas(texts, context, params):
-        replicas.append(measure_replica(about, scores, texts, floor, params.resamples))
-        first = first or scores  # what is shown beyond numbers is of the first of them
+    trial = grammar_trial(stage, predictor.vocabulary)
+    found = [measure_replica(folder, texts, trial, context, params) for folder in replica_folders()]
+    replicas, shown = [measured for measured, _ in found], found[0][1]
     metrics = {
         "measured_on": measured_on(texts),
         "context": context,
@@ -69,7 +69,8 @@ def main() -> None:
     files.write_json(paths.REPLICAS, replicas)
     with files.replacing_folder(paths.EVALUATION) as folder:
         files.write_json(folder / "next_words.json", [prediction.to_dict() for prediction, _ in answers])
-        files.write_json(folder / "calibration.json", {name: reliable(found) for name, found in first.items()})
+        for name, content in shown.items():
+            files.write_json(folder / f"{name}.json", content)
         attention = {f"prompt-{i}": weights for i, (_, weights) in enumerate(answers)}
         safetensors.torch.save_file(attention, folder / "attention.safetensors")
         files.as_usual(folder / "attention.safetensors")
@@ -77,8 +78,8 @@ def main() -> None:
         if prediction.unknown:
             stage.warn(f"prompt {prediction.prompt!r}: unknown words {', '.join(prediction.unknown)} read as [unk]")
     loss = metrics["train"]["loss"]
-    found = "not finite" if loss is None else f"{loss:.4f} nats/token"
-    stage.say(f"train loss {found}, {metrics['measured_on']}")
+    said = "not finite" if loss is None else f"{loss:.4f} nats/token"
+    stage.say(f"train loss {said}, {metrics['measured_on']}")
 
 
 def check_stride(window: int, stride: int) -> int:
@@ -109,7 +110,9 @@ def load_texts(counts: Counts, train_sample: int) -> dict[str, Text]:
             yardstick = Yardstick.of(sentences, targets, read_units(file), counts)
         except ValueError as error:
             raise ArtifactError(file, f"{error} in data/vocab; `dvc repro -f` makes them anew") from None
-        found[name] = Text(sentences, targets, yardstick)
+        whole = name == "train" and len(targets) == sentences.targets <= _FLOOR_TOKENS
+        floor = prefix_tree_floor(sentences.ids.tolist()) if whole else None
+        found[name] = Text(sentences, targets, yardstick, floor)
     return found
 
 
@@ -119,10 +122,14 @@ def replica_folders() -> list[Path]:
     return [paths.MODEL, *sorted(others, key=lambda folder: int(folder.name))]
 
 
-def lowest_possible(text: Text) -> float | None:
-    """The floor of the training text where all of it is scored: of a sample, a model that has read all knows less."""
-    whole = len(text.targets) == text.sentences.targets
-    return prefix_tree_floor(text.sentences.ids.tolist()) if whole and len(text.targets) <= _FLOOR_TOKENS else None
+def grammar_trial(stage: Stage[EvaluateParams], vocabulary: Vocabulary) -> Trial | None:
+    """What a model of sentences of the grammar is tried with; None for other corpora."""
+    if stage.everything.corpus != "grammar":
+        return None
+    from stages.analysis.against_grammar import Trial  # loads scipy
+    from stages.text.grammar import Grammar
+
+    return Trial(Grammar(stage.everything.grammar_depth), vocabulary)
 
 
 def measured_on(texts: Mapping[str, Text]) -> str:
@@ -134,47 +141,30 @@ def measured_on(texts: Mapping[str, Text]) -> str:
     return f"{sample}training text (no held-out text: valid_fraction and test_fraction are 0)"
 
 
-def score_replicas(
-    texts: Mapping[str, Text], context: int, params: EvaluateParams
-) -> Iterator[tuple[dict[str, Any], dict[str, Score]]]:
-    """What is known of each model, and its scores."""
-    for folder in replica_folders():
-        model, about = load_model(folder)
-        yield (
-            about,
-            {
-                name: score(
-                    model,
-                    text.sentences,
-                    targets=text.targets,
-                    max_length=context,
-                    stride=params.stride,
-                    threads=params.threads,
-                )
-                for name, text in texts.items()
-            },
-        )
-
-
 def measure_replica(
-    about: Mapping[str, Any],
-    scores: Mapping[str, Score],
-    texts: Mapping[str, Text],
-    floor: float | None,
-    resamples: int,
-) -> dict[str, Any]:
-    """Seed and measures of one model; of one that diverged, where, and what was last measured before."""
-    ended = {key: about[key] for key in ("diverged_at", "last_finite") if key in about}
-    found: dict[str, Any] = {name: measures(scores[name], texts[name].yardstick, resamples) for name in texts}
-    if floor is not None:
-        loss = found["train"]["loss"]
-        found["train"] |= {"floor": floor, "excess": None if loss is None else loss - floor}
-    return {"seed": about["training"]["seed"], **ended, **found}
+    folder: Path, texts: Mapping[str, Text], trial: Trial | None, context: int, params: EvaluateParams
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Seed and measures of one model; and the tables of its figures, by their names.
 
-
-def reliable(found: Score) -> list[dict[str, Any]]:
-    """The table of the reliability plot; empty where the model's numbers are not finite."""
-    return reliability(found.confidence_N, found.correct_N) if math.isfinite(found.loss) else []
+    Of one that diverged, where, and what was last measured before.
+    """
+    model, about = load_model(folder)
+    found: dict[str, Any] = {"seed": about["training"]["seed"]}
+    found |= {key: about[key] for key in ("diverged_at", "last_finite") if key in about}
+    calibration = {}
+    for name, text in texts.items():
+        windows = {"max_length": context, "stride": params.stride}
+        result = score(model, text.sentences, targets=text.targets, **windows, threads=params.threads)
+        found[name] = measures(result, text.yardstick, params.resamples)
+        loss, floor = found[name]["loss"], text.floor
+        if floor is not None:
+            found[name] |= {"floor": floor, "excess": None if loss is None else loss - floor}
+        calibration[name] = reliability(result.confidence_N, result.correct_N) if result.finite else []
+    if trial is None:
+        return found, {"calibration": calibration}
+    outcome = trial.take(model, context, params.threads)
+    found["truth"] = outcome.numbers
+    return found, {"calibration": calibration, "truth": outcome.next_words, "agreement": outcome.agreement}
 
 
 def summary(replicas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -195,7 +185,7 @@ def summary(replicas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "replicas": len(replicas),
         "diverged": sum("diverged_at" in replica for replica in replicas),
     }
-    for split in (name for name in paths.SPLITS if name in replicas[0]):
+    for split in (name for name in (*paths.SPLITS, "truth") if name in replicas[0]):
         found[split] = {}
         for name, value in replicas[0][split].items():
             if name == "interval":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,8 +19,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from stages import files, paths
-from stages.analysis import figures, fonts, heatmaps, report, seeds, style
-from stages.analysis.outcome import diverged, measure
+from stages.analysis import figures, fonts, heatmaps, report, seeds, style, truth_figures
+from stages.analysis.outcome import TEXTS, diverged, headline, measure
 from stages.errors import ArtifactError
 from stages.optim.schedules import noam_rate
 from stages.params import PlotsParams
@@ -41,6 +42,7 @@ def main() -> None:
         replicas=files.read_json(paths.REPLICAS),
         metrics=files.read_json(paths.METRICS),
         corpus=files.read_json(paths.CORPUS_REPORT),
+        agreement=read_if_there(paths.EVALUATION / "agreement.json"),
         next_words=files.read_json(paths.EVALUATION / "next_words.json"),
         updates=len(history),
         last_rate=float(history["lr"].iloc[-1]) if len(history) else None,
@@ -51,6 +53,7 @@ def main() -> None:
         "noam-rate": style.rendered(figures.noam_rate_figure(rates, d_model=stage.params.rate_d_model)),
         **{name: style.rendered(figure) for name, figure in training_figures(history, validation, facts)},
         **{name: style.rendered(figure) for name, figure in replica_figures(validation, facts)},
+        **{name: style.rendered(figure) for name, figure in evaluation_figures(facts)},
         **{name: style.rendered(figure) for name, figure in prompt_figures(facts, attention)},
     }
     page = report.page(facts, {name: kinds["svg"] for name, kinds in drawn.items()})
@@ -69,6 +72,11 @@ def read_records(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     """A table of records; one without any, as of a run that diverged at its first update, has these columns."""
     records = files.read_json(path)
     return pd.DataFrame(records) if records else pd.DataFrame(columns=list(columns), dtype=float)
+
+
+def read_if_there(path: Path) -> list[dict[str, Any]]:
+    """A table that only some corpora have."""
+    return list(files.read_json(path)) if path.is_file() else []
 
 
 def read_attention(path: Path) -> list[np.ndarray]:
@@ -129,6 +137,18 @@ def replica_figures(validation: pd.DataFrame, facts: report.Run) -> Iterator[tup
     over = measure(facts.replicas, split, "loss")
     text = measured_text(validation)
     yield "replicas", seeds.replicas_figure(curves, validation, finals, over, text=text)
+
+
+def evaluation_figures(facts: report.Run) -> Iterator[tuple[str, Figure]]:
+    """Calibration on the text that counts most; and for a corpus of the grammar, the model beside it."""
+    split = headline(facts.replicas)
+    bins = pd.DataFrame(files.read_json(paths.EVALUATION / "calibration.json")[split])
+    yield "calibration", figures.calibration_figure(bins, text=TEXTS[split])
+    next_words = read_if_there(paths.EVALUATION / "truth.json")
+    if next_words:
+        yield "truth", truth_figures.truth_figure(pd.DataFrame(next_words))
+    if facts.agreement:
+        yield "agreement", truth_figures.agreement_figure(pd.DataFrame(facts.agreement))
 
 
 def prompt_figures(facts: report.Run, attention: list[np.ndarray]) -> Iterator[tuple[str, Figure]]:

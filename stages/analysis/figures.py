@@ -1,7 +1,8 @@
 """Curves and bars: a table in, a figure out.
 
 Columns of the tables: `history` step, lr, loss, grad_norm (one row an update); `validation` step, loss; `rates` warmup,
-step, rate; `words` word, probability (most likely first). Of several replicas the first two hold means, with loss_low
+step, rate; `words` word, probability (most likely first); `bins` low, high, tokens, confidence, accuracy (the last two
+missing without tokens). Of several replicas the first two hold means, with loss_low
 and loss_high, the 95% interval of the mean, and replicas, how many got that far. No input or output here and no pyplot
 state; `stages.analysis.style` turns figures into files. However long the run, a figure has a bounded number of points.
 """
@@ -134,6 +135,38 @@ def next_words_figure(words: pd.DataFrame, *, prompt: str) -> Figure:
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("probability" if len(shown) == len(words) else f"probability (first {MAX_BARS} words)")
         set_title(figure, f"Next word after “{title}”")
+    return figure
+
+
+def calibration_figure(bins: pd.DataFrame, *, text: str) -> Figure:
+    """How often the most likely word was right against its probability, and how many tokens each bin has.
+
+    Guo et al. (2017), figure 1; the title has the expected calibration error.
+    """
+    with style.applied():
+        figure = Figure(figsize=(6.4, 5.6), layout="constrained")
+        above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+        for axes in (above, below):
+            axes.set_xlim(0, 1)
+            axes.grid(axis="y")
+        above.set_ylim(0, 1)
+        above.set_ylabel("share right")
+        below.set_ylabel("share of tokens")
+        below.set_xlabel("probability of the most likely word")
+        if not len(bins):
+            say_instead(above, _NOT_FINITE)
+            set_title(figure, f"Calibration on the {text}")
+            return figure
+        shares = bins["tokens"].to_numpy(dtype=float) / bins["tokens"].sum()
+        confidence, accuracy = (bins[name].to_numpy(dtype=float) for name in ("confidence", "accuracy"))
+        error = np.nansum(shares * np.abs(confidence - accuracy))
+        above.plot([0, 1], [0, 1], color=style.GREY, linestyle="--", linewidth=1, label="calibrated")
+        above.vlines(confidence, confidence, accuracy, color=style.ORANGE, linewidth=1.4, label="gap")
+        above.plot(confidence, accuracy, "o", color=style.BLUE, markersize=5, label="this model", clip_on=False)
+        edges = [*bins["low"], bins["high"].iloc[-1]]
+        below.stairs(shares, edges, fill=True, color=style.BLUE, alpha=0.6)
+        set_title(figure, f"Calibration on the {text}: error {100 * error:.1f}\xa0%")
+        set_legend(figure)
     return figure
 
 

@@ -50,10 +50,11 @@ class Yardstick(NamedTuple):
             ValueError: not as many units of text as sentences.
         """
         sizes = np.array([(len(unit) + 1, len(unit.encode("utf-8")) + 1) for unit in units], dtype=np.float64)
-        if len(sizes) != len(sentences):
-            raise ValueError(f"{len(sizes)} units of text, but {len(sentences)} sentences of ids")
+        tokens_S = np.diff(sentences.bounds) - 1
+        if len(sizes) != len(tokens_S):
+            raise ValueError(f"{len(sizes)} units of text, but {len(tokens_S)} sentences of ids")
         which = targets.sentences_S
-        characters_S, bytes_S = sizes[which].T * (targets.tokens_S / (sentences.lengths[which] - 1))
+        characters_S, bytes_S = sizes[which].T * (targets.tokens_S / tokens_S[which])
         return cls(characters_S, bytes_S, *counts.nll(sentences.ids, targets.positions_N), math.log(counts.vocab_size))
 
     def losses(self) -> dict[str, float]:
@@ -76,7 +77,7 @@ def measures(result: Score, yardstick: Yardstick, resamples: int) -> dict[str, A
     """
     found: dict[str, Any] = dict.fromkeys(MEASURES)
     interval: dict[str, float | None] | None = None
-    if math.isfinite(result.loss):
+    if result.finite:
         sums_KS = _sums(result, yardstick)
         found |= {name: float(values[0]) for name, values in _ratios(sums_KS.sum(axis=1, keepdims=True)).items()}
         found["perplexity"] = result.perplexity

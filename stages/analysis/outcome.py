@@ -19,7 +19,10 @@ TEXTS = {"train": "training text", "valid": "validation text", "test": "test tex
 
 
 class Measure(NamedTuple):
-    """A measure of one run, or its mean over replicas with their standard deviation and the mean's 95% interval."""
+    """A measure of one run, with its 95% interval over sentences; or its mean over replicas.
+
+    Of replicas `std` is their standard deviation, and the interval is that of their mean, over seeds.
+    """
 
     value: float | None  # none where it is not finite
     std: float | None
@@ -29,12 +32,25 @@ class Measure(NamedTuple):
     of: int  # all of them
 
 
+class Behind(NamedTuple):
+    """A model that loses to 3-grams: on which text, their nats a token, and by how many, with its 95% interval."""
+
+    split: str
+    trigram: float
+    nats: float
+    low: float | None
+    high: float | None
+
+
 def measure(replicas: Sequence[Replica], split: str, name: str) -> Measure:
     """`name` on the text `split`. What a model of numbers that are not finite predicts counts for nothing."""
     found = [replica[split] for replica in replicas if replica[split]["loss"] is not None]
     values = [measures[name] for measures in found if measures.get(name) is not None]
-    if len(replicas) == 1 or not values:
-        return Measure(values[0] if values else None, None, None, None, len(values), len(replicas))
+    if len(replicas) == 1 and values:
+        bounds = found[0].get("interval") or {}
+        return Measure(values[0], None, bounds.get(f"{name}_low"), bounds.get(f"{name}_high"), 1, 1)
+    if not values:
+        return Measure(None, None, None, None, 0, len(replicas))
     over = spread(values)
     return Measure(over["mean"], over["std"], over["low"], over["high"], len(values), len(replicas))
 
@@ -47,6 +63,17 @@ def splits(replicas: Sequence[Replica]) -> list[str]:
 def headline(replicas: Sequence[Replica]) -> str:
     """The part that counts most: held-out text where there is some."""
     return next(name for name in ("valid", "test", "train") if name in splits(replicas))
+
+
+def behind_counting(replicas: Sequence[Replica]) -> Behind | None:
+    """How far the model loses to counting on the text that counts most; None where it is better or not finite."""
+    split = headline(replicas)
+    gain = measure(replicas, split, "gain")
+    if gain.value is None or gain.value >= 0:
+        return None
+    trigram = float(replicas[0][split]["baseline"]["trigram"])
+    low, high = (None if bound is None else -bound for bound in (gain.high, gain.low))
+    return Behind(split, trigram, -gain.value, low, high)
 
 
 def diverged(replicas: Sequence[Replica]) -> list[Replica]:

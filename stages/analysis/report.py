@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from stages.analysis import tables
 from stages.analysis.figures import MAX_BARS
 from stages.analysis.outcome import (
     TEXTS,
     Measure,
-    Replica,
+    behind_counting,
     diverged,
     headline,
     last_measured,
@@ -42,6 +43,7 @@ class Run(NamedTuple):
     replicas: list[dict[str, Any]]  # reports/replicas.json, one entry for a single run
     metrics: dict[str, Any]  # reports/metrics.json
     corpus: dict[str, Any]  # reports/corpus.json
+    agreement: list[dict[str, Any]]  # of data/evaluation/truth.json; empty unless the corpus is of the grammar
     next_words: list[dict[str, Any]]  # data/evaluation/next_words.json
     updates: int  # of the replica that got furthest
     last_rate: float | None  # of the last of them
@@ -78,9 +80,15 @@ def page(run: Run, pictures: Mapping[str, bytes]) -> str:
         warnings=warnings(run),
         measured_on=run.metrics["measured_on"],
         splits=splits(run.replicas),
-        rows=_results(run.replicas),
-        replica_columns=_replica_columns(run.replicas),
-        replica_rows=[_replica_row(replica, run.replicas) for replica in run.replicas[:MAX_REPLICAS]],
+        rows=tables.results(run.replicas),
+        counting=tables.counting(run.replicas),
+        counted=run.metrics["counted_tokens"],
+        context=run.metrics["context"],
+        stride=run.metrics["stride"],
+        truth=tables.truth(run.replicas),
+        agreement=tables.agreement(run.agreement),
+        replica_columns=tables.replica_columns(run.replicas),
+        replica_rows=[tables.replica_row(replica, run.replicas) for replica in run.replicas[:MAX_REPLICAS]],
         more_replicas=max(0, len(run.replicas) - MAX_REPLICAS),
         corpus=_flat(run.corpus),
         prompts=[_prompt(i, entry, pictures, shown) for i, entry in enumerate(run.next_words)],
@@ -102,38 +110,20 @@ def tiles(run: Run) -> list[Tile]:
     )
     confused = measure(run.replicas, split, "perplexity")
     found = [
-        Tile("Loss", number(loss.value, 4), f"nats per token, {where}{_last_finite(run, loss)}", _spread(loss)),
+        Tile("Loss", number(loss.value, 4), f"nats per token, {where}{_last_finite(run, loss)}", tables.spread(loss)),
         Tile("Perplexity", "–" if loss.value is None else perplexity(confused.value), where,
-             _spread(confused)),
-        Tile("Accuracy", percent(accuracy.value), f"of next words, {where}", _spread(accuracy, share=True)),
+             tables.spread(confused)),
+        Tile("Accuracy", percent(accuracy.value), f"of next words, {where}", tables.spread(accuracy, share=True)),
     ]  # fmt: skip
     floor = run.replicas[0]["train"].get("floor")
     if floor is not None:
         note = f"nats per token over the lowest possible loss on the training text, {floor:.4f}"
-        found.append(Tile("Excess", number(excess.value, 4), note, _spread(excess)))
+        found.append(Tile("Excess", number(excess.value, 4), note, tables.spread(excess)))
     else:
         found.append(Tile("Excess", "–", "the corpus is too large for its exact floor"))
     found.append(Tile("Updates", number(run.updates), _extent(run)))
     found.append(Tile("Parameters", number(run.config["parameters"]), "numbers in the model"))
     return found
-
-
-def _loss(value: float | None) -> str:
-    return number(value, 4)
-
-
-def _spread(found: Measure, *, share: bool = False) -> str:
-    """Standard deviation and interval in words, of a `share` in percent; nothing for a single run."""
-    if found.of == 1 or found.value is None:
-        return ""
-    who = "" if found.runs == found.of else f"{number(found.runs)} of {number(found.of)} seeds"
-    if found.std is None or found.low is None or found.high is None:
-        return who
-    bounds = (found.std, found.low, found.high)
-    std, low, high = (f"{100 * value:.1f}" if share else f"{value:.4g}" for value in bounds)
-    unit = "\xa0%" if share else ""
-    to = "\xa0to\xa0" if len(low + high) <= 12 else " to\xa0"  # one line of a tile, if it fits
-    return f"{who}{': ' if who else ''}±\xa0{std}{unit}, 95%\xa0interval {low}{to}{high}{unit}"
 
 
 def _last_finite(run: Run, loss: Measure) -> str:
@@ -159,9 +149,12 @@ def _extent(run: Run) -> str:
 
 def warnings(run: Run) -> list[tuple[str, str]]:
     """What a reader must know before the numbers: what it is, and a sentence or two on it."""
-    divergence, warmup = divergence_warning(run), warmup_warning(run)
-    found = [divergence] if divergence else []
-    return found + ([("The run ended within its warm-up.", warmup)] if warmup else [])
+    found = [
+        divergence_warning(run),
+        counting_warning(run),
+        ("The run ended within its warm-up.", warmup_warning(run)),
+    ]
+    return [warning for warning in found if warning and warning[1]]
 
 
 def divergence_warning(run: Run) -> tuple[str, str] | None:
@@ -183,6 +176,19 @@ def divergence_warning(run: Run) -> tuple[str, str] | None:
         f"{', '.join(listed)}{more}. The loss or the gradient was no longer finite there. Such a replica is in the "
         "means of the curves up to its end, and in those of the results if its last weights have a finite loss. "
         + advice,
+    )
+
+
+def counting_warning(run: Run) -> tuple[str, str] | None:
+    """Where counting three words in a row predicts better than the model."""
+    behind = behind_counting(run.replicas)
+    if behind is None:
+        return None
+    interval = f" (95% interval {behind.low:.4g} to {behind.high:.4g})" if behind.low and behind.high else ""
+    return (
+        "The model loses to counting.",
+        f"On the {TEXTS[behind.split]} a Kneser-Ney 3-gram of the same training text has "
+        f"{number(behind.trigram, 4)} nats per token, {number(behind.nats, 4)} less than the model{interval}.",
     )
 
 
@@ -219,58 +225,6 @@ def probability(value: float | None) -> str:
     if value is None:  # of a model whose numbers are not finite
         return "–"
     return "< 0.0001" if 0 < value < 0.00005 else f"{value:.4f}"
-
-
-def _results(replicas: list[dict[str, Any]]) -> list[tuple[str, list[str]]]:
-    """The table of results: each measure with its value on each text."""
-    several = len(replicas) > 1
-    names = splits(replicas)
-    first = [replicas[0][name] for name in names]
-    loss, confused, accuracy, excess = (
-        [measure(replicas, name, key) for name in names] for key in ("loss", "perplexity", "accuracy", "excess")
-    )
-    rows = [("loss (nats per token)", [_loss(one.value) for one in loss])]
-    if several:
-        rows += [
-            ("its standard deviation", [_loss(one.std) for one in loss]),
-            (
-                "95% interval of its mean",
-                [f"{_loss(one.low)} to {_loss(one.high)}" if one.std else "–" for one in loss],
-            ),
-        ]
-    rows += [
-        (
-            "perplexity",
-            ["–" if at.value is None else perplexity(one.value) for one, at in zip(confused, loss, strict=True)],
-        ),
-        ("accuracy", [percent(one.value) for one in accuracy]),
-        ("lowest possible loss", [_loss(one.get("floor")) for one in first]),
-        ("excess over it", [_loss(one.value) for one in excess]),
-        ("tokens", [number(one["tokens"]) for one in first]),
-        ("sentences", [number(one["sentences"]) for one in first]),
-        ("unknown words", [percent(one["unknown_share"]) for one in first]),
-    ]
-    return rows
-
-
-def _replica_columns(replicas: list[dict[str, Any]]) -> list[str]:
-    split = headline(replicas)
-    losses = [f"loss, {name}" for name in splits(replicas)]
-    return ["seed", *losses, "excess, train", f"perplexity, {split}", f"accuracy, {split}", "diverged at"]
-
-
-def _replica_row(replica: Replica, replicas: list[dict[str, Any]]) -> list[str]:
-    one = replica[headline(replicas)]
-    lost = one["loss"] is None
-    last = last_measured(replica)
-    return [
-        str(replica["seed"]),
-        *(_loss(replica[name]["loss"]) for name in splits(replicas)),
-        _loss(replica["train"].get("excess")),
-        "–" if lost else perplexity(one["perplexity"]),
-        "–" if lost else percent(one["accuracy"]),
-        number(replica.get("diverged_at")) + (f", last measured {last}" if last else ""),
-    ]
 
 
 def _summary(run: Run) -> str:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stages.analysis.outcome import Measure, Replica, diverged, last_measured, measure, number, perplexity, splits
+from stages.analysis.outcome import (
+    TEXTS,
+    Measure,
+    Replica,
+    behind_counting,
+    diverged,
+    last_measured,
+    measure,
+    number,
+    perplexity,
+    splits,
+)
 
 _LISTED = 8  # diverged replicas that are named
 
@@ -20,6 +31,7 @@ def summary(
         yield f"{name + ' loss':<11}  {first}"
         yield from (f"{'':<11}  {line}" for line in others)
     yield from _divergence(replicas)
+    yield from _counting(replicas)
     for prompt in prompts:
         if prompt["tokens"] == ["[bos]"] and prompt["next"]:
             best = prompt["next"][0]
@@ -29,15 +41,20 @@ def summary(
 
 
 def _loss(replicas: Sequence[Replica], name: str) -> list[str]:
-    """Loss, perplexity and excess on one text."""
+    """Loss, perplexity, bits a character and excess on one text."""
     loss = measure(replicas, name, "loss")
     if loss.value is None:
         return ["not finite" if loss.of == 1 else f"not finite for any of {loss.of} seeds"]
     more = [f"perplexity {perplexity(measure(replicas, name, 'perplexity').value)}"]
+    bits = measure(replicas, name, "bits_per_character").value
+    if bits is not None:
+        more.append(f"{number(bits, 4)} bits/character")
     excess = measure(replicas, name, "excess").value
     if excess is not None:
         more.append(f"{number(excess, 4)} above the floor of this text")
     if loss.of == 1:
+        if loss.low is not None and loss.high is not None:
+            more.insert(0, f"95% interval {number(loss.low, 4)} to {number(loss.high, 4)}")
         return [f"{number(loss.value, 4)} nats/token ({', '.join(more)})"]
     return [_over_seeds(loss), ", ".join(more)]
 
@@ -63,3 +80,12 @@ def _divergence(replicas: Sequence[Replica]) -> Iterator[str]:
     listed = ", ".join(f"seed {one['seed']} at update {one['diverged_at']}" for one in gone[:_LISTED])
     more = f" and {len(gone) - _LISTED} more" if len(gone) > _LISTED else ""
     yield f"diverged     {len(gone)} of {len(replicas)}: {listed}{more}"
+
+
+def _counting(replicas: Sequence[Replica]) -> Iterator[str]:
+    behind = behind_counting(replicas)
+    if behind:
+        yield (
+            f"counting     is better: 3-grams have {number(behind.trigram, 4)} nats/token on the "
+            f"{TEXTS[behind.split]}, {number(behind.nats, 4)} less than the model"
+        )

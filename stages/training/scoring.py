@@ -51,23 +51,25 @@ class Targets:
         Raises:
             ValueError: no sentences.
         """
-        which = np.arange(len(sentences)) if which is None else which
+        starts, lengths = sentences.bounds[:-1], np.diff(sentences.bounds)
+        which = np.arange(len(starts)) if which is None else which
         if not len(which):
             raise ValueError("no sentences to score")
-        tokens_S = sentences.lengths[which] - 1
+        tokens_S = lengths[which] - 1
         if tokens is not None:
             count = max(1, int(np.searchsorted(np.cumsum(tokens_S), tokens, side="right")))
             which, tokens_S = which[:count], tokens_S[:count].copy()
             tokens_S[0] = min(tokens_S[0], max(1, tokens))
         first_S = np.cumsum(tokens_S) - tokens_S
-        positions_N = np.repeat(sentences.bounds[which] + 1 - first_S, tokens_S) + np.arange(tokens_S.sum())
+        positions_N = np.repeat(starts[which] + 1 - first_S, tokens_S) + np.arange(tokens_S.sum())
         return cls(which, tokens_S, positions_N)
 
     @classmethod
     def spread_out(cls, sentences: Sentences, tokens: int) -> Targets:
         """Those of sentences evenly spread over the text, at most so many tokens together; all where they are fewer."""
-        count = max(1, len(sentences) * min(tokens, sentences.targets) // max(1, sentences.targets))
-        return cls.of(sentences, np.arange(count) * len(sentences) // count, tokens)
+        total = len(sentences.bounds) - 1
+        count = max(1, total * min(tokens, sentences.targets) // max(1, sentences.targets))
+        return cls.of(sentences, np.arange(count) * total // count, tokens)
 
     def __len__(self) -> int:
         return len(self.positions_N)
@@ -125,6 +127,11 @@ class Score:
     def loss(self) -> float:
         """Nats a token."""
         return self.nll / self.tokens
+
+    @property
+    def finite(self) -> bool:
+        """False of a model that diverged."""
+        return math.isfinite(self.nll)
 
     @property
     def perplexity(self) -> float | None:
