@@ -127,7 +127,7 @@ def read_text(path: Path, encoding: str, progress: _Progress = lambda _: None) -
                 # The decoder joins what it had kept of the block before with this one.
                 raise _undecodable(path, encoding, n_bytes - len(error.object) + error.start, error) from None
             except UnicodeError as error:
-                raise CorpusError(path, f"is not {encoding} ({error}){_hint(path, 0)}") from None
+                raise CorpusError(path, f"is not {encoding} ({error}){_hint(path, encoding, 0)}") from None
             text = newlines.decode(text, final=not block)
             if (at := _first_forbidden(text)) is not None:
                 raise _forbidden(path, encoding, n_characters + at, text[at])
@@ -197,7 +197,7 @@ def _first_forbidden(text: str) -> int | None:
 def _forbidden(path: Path, encoding: str, character: int, found: str) -> CorpusError:
     offset, line = place(path, encoding, character=character)
     what = "a NUL character" if found == "\0" else f"the lone surrogate U+{ord(found):04X}"
-    return CorpusError(path, f"byte {offset} is {what}, which is no text{_hint(path, offset)}", line=line)
+    return CorpusError(path, f"byte {offset} is {what}, which is no text{_hint(path, encoding, offset)}", line=line)
 
 
 def _undecodable(path: Path, encoding: str, offset: int, error: UnicodeDecodeError) -> CorpusError:
@@ -206,7 +206,7 @@ def _undecodable(path: Path, encoding: str, offset: int, error: UnicodeDecodeErr
     byte = error.object[error.start]
     if error.reason in ("unexpected end of data", "truncated data", "incomplete multibyte sequence"):
         return CorpusError(path, f"byte {offset} (0x{byte:02x}) begins a character that the file cuts short", line=line)
-    return CorpusError(path, f"byte {offset} (0x{byte:02x}) is not {name}{_hint(path, offset)}", line=line)
+    return CorpusError(path, f"byte {offset} (0x{byte:02x}) is not {name}{_hint(path, encoding, offset)}", line=line)
 
 
 def _line_at(path: Path, encoding: str, offset: int) -> int:
@@ -221,7 +221,7 @@ def _line_at(path: Path, encoding: str, offset: int) -> int:
     return n_lines + newlines.decode("", final=True).count("\n")
 
 
-def _hint(path: Path, offset: int) -> str:
+def _hint(path: Path, encoding: str, offset: int) -> str:
     """What the encoding may be, guessed from the bytes around a place."""
     from charset_normalizer import from_bytes  # slow to load, and seldom needed
 
@@ -234,6 +234,7 @@ def _hint(path: Path, offset: int) -> str:
     start = max(0, offset - _HINT_BYTES // 2 - (at - len(sample))) // 4 * 4  # characters of four bytes stay whole
     sample = sample[start : start + _HINT_BYTES]
     telling = b"\n".join(line for line in sample.splitlines() if not line.isascii())
-    likely = list(dict.fromkeys(match.encoding for match in from_bytes(sample if b"\0" in sample else telling)))[:3]
-    guess = f" (it looks like {' or '.join(likely)})" if likely else ""
+    likely = list(dict.fromkeys(match.encoding for match in from_bytes(sample if b"\0" in sample else telling)))
+    known = codecs.lookup(encoding).name.replace("-", "_") in likely  # nothing better than what it was read as
+    guess = f" (it looks like {' or '.join(likely[:3])})" if likely and not known else ""
     return f"; name its encoding as `encoding` in params.yaml{guess}, or mend the file"

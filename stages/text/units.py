@@ -180,14 +180,17 @@ class Kept(Units):
 
     def __init__(self, out: BinaryIO, *, seed: int, lowercase: bool, form: Form) -> None:
         super().__init__(out, seed=seed, lowercase=lowercase, form=form)
-        self._line_open = False
+        self._line_open = self._line_changed = False  # of the last line so far
         self._start()
 
     def text(self, block: str) -> None:
         folded = self._fold(block)
+        changed = [False]
         if folded != block:
-            changed = sum(map(ne, block.split("\n"), folded.split("\n")))
-            self.counts.lines_changed_by_normalisation += changed
+            changed = list(map(ne, block.split("\n"), folded.split("\n")))
+            counted = self._line_open and self._line_changed and changed[0]  # with an earlier piece of the line
+            self.counts.lines_changed_by_normalisation += sum(changed) - counted
+        self._line_changed = changed[-1] or (self._line_open and self._line_changed and "\n" not in block)
         self.counts.lines_read += block.count("\n")
         self._line_open = not block.endswith("\n")
         self._push(folded)
