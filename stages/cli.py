@@ -21,7 +21,7 @@ def main() -> None:
     serve = commands.add_parser("serve", help="answer over HTTP, on this machine only, with MLflow's server of models")
     model = serve.add_mutually_exclusive_group()
     model.add_argument("--run", metavar="ID", help="the model of this run in MLflow")
-    model.add_argument("--model", metavar="PATH", help="a folder with a model and its vocab.json (default: data/model)")
+    model.add_argument("--model", metavar="PATH", help="a folder with a model (default: data/model)")
     serve.add_argument("--port", type=options.port, default=5001, metavar="N", help="port (default: 5001)")
     serve.set_defaults(do=_serve)
 

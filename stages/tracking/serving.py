@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MAX_BODY = 2**20  # bytes of a request
 _DRAINED = 2**26  # bytes of a larger one that are still read, so that its sender comes to read the answer
-_EXAMPLE = (["el perro"], {"top_k": 3})
+_EXAMPLE = (["el perro"], {"top_k": 5})  # MLflow takes its number for the default
 _ASK = '{"inputs": ["el perro"], "params": {"top_k": 3}}'
 
 
@@ -54,20 +54,20 @@ def serve_model(port: int, *, run: str | None = None, folder: str | None = None)
     Args:
         port: on the loopback device.
         run: the model of this run in MLflow, or
-        folder: that of a folder (with its vocab.json); neither: data/model.
+        folder: that of a folder, ours or one that MLflow saved; neither: data/model.
 
     Raises:
         LabError: there is no such model, or no free port.
     """
-    import uvicorn
-    from mlflow.pyfunc import scoring_server
-    from starlette.middleware.trustedhost import TrustedHostMiddleware  # no page elsewhere asks through a browser
-
     prepare_environment(timeout=5)
-    print("loading the model …", flush=True)
     with tempfile.TemporaryDirectory(prefix="noam-") as temporary:
         place = Path(temporary)
         model = load(_of_run(run, place) if run is not None else Path(folder or paths.MODEL), place)
+    import uvicorn  # now that the model is known to be whole: these take seconds
+    from mlflow.pyfunc import scoring_server
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    # Only those names of this machine: no page of another site asks through a browser.
     app = TrustedHostMiddleware(Guard(scoring_server.init(model)), allowed_hosts=[HOST, "localhost"])
     chosen = free_port(port)
     if chosen != port:
@@ -86,19 +86,21 @@ def serve_model(port: int, *, run: str | None = None, folder: str | None = None)
 
 
 def load(folder: Path, temporary: Path) -> PyFuncModel:
-    """The model of a folder as MLflow's.
+    """The model of a folder as MLflow's; where the folder has no vocab.json, the one in data/vocab is meant.
 
     Raises:
         ArtifactError: something is missing or damaged, or the vocabulary is another model's.
     """
-    import mlflow
-
     from stages.model.predict import Predictor
 
+    if (folder / "MLmodel").exists():  # one that MLflow has saved
+        folder = folder / "artifacts/model"
     vocab = folder / "vocab.json"
-    if folder == paths.MODEL and not vocab.exists():
+    if not vocab.exists():
         vocab = paths.VOCAB / "vocab.json"
     Predictor.load(folder, vocab)  # which says what is wrong
+    import mlflow
+
     weights = temporary / "weights"
     shutil.copytree(folder, weights, ignore=shutil.ignore_patterns("replicas"))
     shutil.copy(vocab, weights / "vocab.json")
@@ -107,7 +109,7 @@ def load(folder: Path, temporary: Path) -> PyFuncModel:
         python_model=str(Path(__file__).with_name("pyfunc_model.py")),
         artifacts={"model": str(weights)},
         pip_requirements=[],
-        input_example=_EXAMPLE,  # for the types of the parameters
+        input_example=_EXAMPLE,
     )
     model: PyFuncModel = mlflow.pyfunc.load_model(str(temporary / "model"))
     return model
@@ -123,15 +125,14 @@ def _of_run(run: str, temporary: Path) -> Path:
 
     store = connect()
     with tracking_errors(store.uri):
-        found = store.client.search_logged_models(
-            [store.experiment_id], filter_string=f"source_run_id = '{run}' AND status = 'READY'"
-        )
+        condition = f"source_run_id = '{run}' AND status = 'READY'"
+        found = run.isalnum() and store.client.search_logged_models([store.experiment_id], filter_string=condition)
         if not found:
             raise TrackingError(f"--run {run}: expected the id of a run with a model; `noam ui` lists them")
         mlflow.artifacts.download_artifacts(
             artifact_uri=f"models:/{found[0].model_id}", dst_path=str(temporary / "run"), tracking_uri=store.uri
         )
-    return temporary / "run/artifacts/model"
+    return temporary / "run"
 
 
 class Guard:
