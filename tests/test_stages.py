@@ -1,4 +1,4 @@
-"""Prepare, vocab, train and evaluate on texts that people bring: what the files hold, the same each time."""
+"""Vocab, train and evaluate on texts that people bring: what the files hold, the same each time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from stages.errors import CorpusError, LabError, ParamError
+from stages.errors import ParamError
 from stages.optim.schedules import noam_rate
 from tests.conftest import Lab
 
@@ -17,89 +17,12 @@ BASE = "el perro come pan\nla niña bebe agua\nel gato duerme aquí\nla perra co
 HELD_OUT = "".join(f"el perro número {i} come pan\n" for i in range(40))
 
 
-def prepared(lab: Lab, corpus: str | bytes) -> dict[str, bytes]:
+def prepared(lab: Lab, corpus: str) -> None:
     lab.corpus(corpus)
     lab.run("prepare", "vocab")
-    return lab.bytes_of("data/prepared", "data/vocab")
 
 
-# --- prepare and vocab ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "corpus",
-    [
-        BASE.replace("\n", "\r\n"),
-        BASE.replace("\n", "\r"),
-        BASE.rstrip("\n"),
-        "\ufeff" + BASE,
-        BASE.replace("gato", "ga\ufeffto").replace("la niña", "\ufeffla niña"),
-        BASE.replace("\n", "\n\n \t\n"),
-        BASE.upper(),
-        BASE.replace("ñ", "n\u0303").replace(" ", "\u00a0 "),
-    ],
-    ids=["CR LF", "CR", "no final newline", "byte-order mark", "marks inside", "blank lines", "capitals", "decomposed"],
-)
-def test_spellings_of_one_text_give_the_same_bytes(lab: Lab, corpus: str) -> None:
-    expected = prepared(lab, BASE)
-    assert prepared(lab, corpus) == expected
-    assert expected["data/prepared/train.txt"] == BASE.encode("utf-8")
-    account = lab.read("reports/corpus.json")
-    assert account["byte_order_marks_removed"] == corpus.count("\ufeff")
-    assert account["sentences_used"] == 4
-    assert account["lines_read"] == account["sentences_used"] + account["blank_lines_dropped"]
-
-
-def test_the_account_adds_up(lab: Lab) -> None:
-    prepared(lab, "\ufeffEl perro\n\nel  perro\nun gato come\n \n")
-    assert lab.read("reports/corpus.json") == {
-        "file": "notebook.txt",
-        "lines_read": 5,
-        "blank_lines_dropped": 2,
-        "sentences_used": 3,
-        "distinct_sentences": 2,
-        "repeated_sentences_kept": 1,
-        "byte_order_marks_removed": 1,
-        "lines_changed_by_normalisation": 2,
-        "words": 7,
-        "longest_sentence_in_words": 3,
-        "sentences_by_split": {"train": 3, "valid": 0, "test": 0},
-        "params": {"lowercase": True, "split_seed": 0, "test_fraction": 0.0, "valid_fraction": 0.0},
-    }
-
-
-@pytest.mark.parametrize(("corpus", "lines"), [("", 0), ("\n \n\t\n", 3), ("\ufeff", 1)])
-def test_a_text_without_sentences_is_refused_by_its_path(lab: Lab, corpus: str, lines: int) -> None:
-    lab.corpus(corpus)
-    with pytest.raises(CorpusError, match=rf"^data/raw/notebook\.txt: no sentence in {lines} line\(s\)$"):
-        lab.run("prepare")
-    assert not (lab.folder / "data/prepared").exists()
-
-
-def test_a_bad_text_is_one_line_on_the_terminal_and_keeps_the_old_outputs(lab: Lab) -> None:
-    before = prepared(lab, BASE)
-    lab.corpus(BASE.encode("latin-1"))
-    done = lab.command("stages.prepare")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        "error: data/raw/notebook.txt, line 2: byte 23 (0xf1) is not UTF-8; convert the file to UTF-8\n"
-    )
-    assert lab.bytes_of("data/prepared", "data/vocab") == before
-
-
-def test_repeated_sentences_stay_together(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.set(valid_fraction=0.25)
-    prepared(lab, BASE * 25)
-    assert "100 lines read, 4 distinct sentences of 100 (75 train, 25 valid, 0 test)" in capsys.readouterr().out
-    lab.corpus("el perro come pan\n" * 30)
-    with pytest.raises(LabError, match=r"corpus: 1 distinct sentence\(s\) are too few"):
-        lab.run("prepare")
-
-
-def test_a_tiny_fraction_still_holds_one_sentence_out(lab: Lab) -> None:
-    lab.set(valid_fraction=0.01)
-    prepared(lab, BASE)
-    assert lab.read("reports/corpus.json")["sentences_by_split"] == {"train": 3, "valid": 1, "test": 0}
+# --- vocab ------------------------------------------------------------------------------------------------------------
 
 
 def test_ids_are_those_of_the_sentences(lab: Lab) -> None:
