@@ -12,7 +12,6 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from encodings.aliases import aliases
 from pathlib import Path, PurePath
 from typing import Any
@@ -118,22 +117,21 @@ def read_text(path: Path, encoding: str, progress: _Progress = lambda _: None) -
     """
     decoder, newlines = codecs.getincrementaldecoder(encoding)("strict"), _newlines()
     n_bytes = n_characters = 0
-    with closing(read_bytes(path, progress)) as blocks:
-        for block in _and_end(blocks):
-            n_bytes += len(block)
-            try:
-                text = decoder.decode(block, not block)
-            except UnicodeDecodeError as error:
-                # The decoder joins what it had kept of the block before with this one.
-                raise _undecodable(path, encoding, n_bytes - len(error.object) + error.start, error) from None
-            except UnicodeError as error:
-                raise CorpusError(path, f"is not {encoding} ({error}){_hint(path, encoding, 0)}") from None
-            text = newlines.decode(text, final=not block)
-            if (at := _first_forbidden(text)) is not None:
-                raise _forbidden(path, encoding, n_characters + at, text[at])
-            n_characters += len(text)
-            if text:
-                yield text
+    for block in _and_end(read_bytes(path, progress)):
+        n_bytes += len(block)
+        try:
+            text = decoder.decode(block, not block)
+        except UnicodeDecodeError as error:
+            # The decoder joins what it had kept of the block before with this one.
+            raise _undecodable(path, encoding, n_bytes - len(error.object) + error.start, error) from None
+        except UnicodeError as error:
+            raise CorpusError(path, f"is not {encoding} ({error}){_hint(path, encoding, 0)}") from None
+        text = newlines.decode(text, final=not block)
+        if (at := _first_forbidden(text)) is not None:
+            raise _forbidden(path, encoding, n_characters + at, text[at])
+        n_characters += len(text)
+        if text:
+            yield text
 
 
 def place(path: Path, encoding: str, *, character: int = -1, line: int = 0) -> tuple[int, int]:
