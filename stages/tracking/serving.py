@@ -34,17 +34,17 @@ _ASK = '{"inputs": ["el perro"], "params": {"top_k": 3}}'
 
 
 class Parameters(BaseModel):
-    """How to answer."""
+    """How to answer; what the values may be is for the model to say."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    top_k: int = Field(default=5, ge=1, le=1000)
+    top_k: int = Field(default=5, ge=-(2**63), lt=2**63)
 
 
 class Question(BaseModel):
     """The body of a request."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    inputs: list[str] = Field(min_length=1, max_length=64)
+    inputs: list[str]
     params: Parameters | None = None
 
 
@@ -125,8 +125,9 @@ def _of_run(run: str, temporary: Path) -> Path:
 
     store = connect()
     with tracking_errors(store.uri):
-        condition = f"source_run_id = '{run}' AND status = 'READY'"
-        found = run.isalnum() and store.client.search_logged_models([store.experiment_id], filter_string=condition)
+        condition = f"source_run_id = '{run}'"
+        known = store.client.search_logged_models([store.experiment_id], condition) if run.isalnum() else []
+        found = [model for model in known if model.status == "READY"]
         if not found:
             raise TrackingError(f"--run {run}: expected the id of a run with a model; `noam ui` lists them")
         mlflow.artifacts.download_artifacts(
