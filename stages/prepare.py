@@ -30,7 +30,8 @@ _LISTED = 100  # files of a folder that the account names
 
 def main() -> None:
     # Before the stage checks its inputs, to which a missing corpus is any missing file.
-    sources, skipped = _find(load_params(PrepareParams).corpus)
+    corpus = load_params(PrepareParams).corpus
+    sources, skipped = find_sources(Path(corpus)) if corpus != GRAMMAR else ([], [])
     stage = Stage("prepare", PrepareParams)
     params = stage.params
     check_encoding(params.encoding)
@@ -58,20 +59,6 @@ def main() -> None:
     )
 
 
-def _find(corpus: str) -> tuple[list[Source], list[str]]:
-    """The files to read, none of the grammar, and the names of the files that are skipped."""
-    if corpus == GRAMMAR:
-        return [], []
-    try:
-        return find_sources(Path(corpus))
-    except CorpusError as error:
-        if Path(corpus).exists() or not paths.in_temporary_experiment():
-            raise
-        raise CorpusError(
-            corpus, f"not in this experiment, which has what git and DVC keep; `dvc add {corpus}` keeps it"
-        ) from error
-
-
 def _read(sources: list[Source], params: PrepareParams, units: Units) -> list[dict[str, Any]]:
     """Take in all files; what was read of each."""
     by_file = []
@@ -86,7 +73,7 @@ def _read(sources: list[Source], params: PrepareParams, units: Units) -> list[di
             else:
                 for text in read_records(
                     source,
-                    texts,
+                    map(units.without_marks, texts),
                     encoding=params.encoding,
                     text_column=params.text_column,
                     text_field=params.text_field,

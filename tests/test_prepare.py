@@ -131,6 +131,9 @@ def test_the_shared_inputs(lab: Lab, shared: Path) -> None:
     assert units() == (inputs / "specials.txt").read_text("utf-8").splitlines()
     prepared_of(lab, inputs / "mwt.conllu", lowercase=False)
     assert units() == ["Voy al río del sur."]
+    for name in ("one_sentence.txt", "one_token_lines.txt"):
+        prepared_of(lab, inputs / name)
+        assert units() == (inputs / name).read_text("utf-8").splitlines()
     for name in ("empty.txt", "only_blanks.txt"):
         with pytest.raises(CorpusError, match=rf"{name}: no sentence in \d line\(s\)$"):
             prepared_of(lab, inputs / name)
@@ -159,6 +162,31 @@ def test_where_blocks_end_changes_nothing(lab: Lab, monkeypatch: pytest.MonkeyPa
             assert (prepared(lab, text, unit=unit), lab.read("reports/corpus.json")) == expected
         monkeypatch.undo()
         os.chdir(lab.folder)
+
+
+def test_marks_are_counted_once_in_every_format(lab: Lab) -> None:
+    for name, content in (
+        ("a.txt", "\ufeffuno\ufeff\n"),
+        ("a.tsv", "\ufefftext\n\ufeffuno\n"),
+        ("a.csv", '\ufefftext\n"u\ufeffno"\n'),
+        ("a.jsonl", '\ufeff{"text": "uno\\ufeff"}\n'),
+    ):
+        for unit in ("line", "paragraph", "document", "stream"):
+            prepared(lab, content, name, unit=unit)
+            assert units() == ["uno"]
+            assert lab.read("reports/corpus.json")["byte_order_marks_removed"] == 2
+
+
+def test_the_order_of_sets_has_no_part(lab: Lab, shared: Path) -> None:
+    lab.set(corpus=str(shared / "cases/inputs/ties.txt"), valid_fraction=0.34, vocab_order="frequency", max_vocab=2)
+    found = []
+    for seed in ("0", "1"):
+        for stage in ("stages.prepare", "stages.vocab"):
+            environment = os.environ | {"PYTHONHASHSEED": seed}
+            subprocess.run([sys.executable, "-m", stage], env=environment, check=True, capture_output=True)
+        found.append(lab.bytes_of("data/prepared", "data/vocab", "reports"))
+    assert found[0] == found[1]
+    assert lab.read("data/vocab/vocab.json")["words"] == ["a", "b"]
 
 
 # --- the account ------------------------------------------------------------------------------------------------------
@@ -341,6 +369,8 @@ def test_what_cannot_be_read_is_refused_and_keeps_the_old_outputs(lab: Lab) -> N
         prepared(lab, BASE, encoding="latn1")
     with pytest.raises(CorpusError, match=r"^nope\.txt: no such file or folder; `corpus` in params\.yaml names it$"):
         prepared_of(lab, "nope.txt", encoding="utf-8")
+    with pytest.raises(CorpusError, match=r"a{300}: cannot be read: File name too long"):
+        prepared_of(lab, "a" * 300)
     assert lab.bytes_of("data/prepared") == before[0]
 
 

@@ -29,9 +29,9 @@ from pathlib import Path
 import conllu
 from conllu.exceptions import ParseException
 
+from stages import paths
 from stages.errors import CorpusError
 from stages.text.opening import first_surrogate, place, suffix_inside
-from stages.text.reading import BYTE_ORDER_MARK
 
 KINDS = {
     ".txt": "text",
@@ -72,10 +72,23 @@ def find_sources(corpus: Path) -> tuple[list[Source], list[str]]:
     Raises:
         CorpusError: nothing there, or nothing to read in the folder.
     """
-    if not corpus.exists():
-        raise CorpusError(corpus, "no such file or folder; `corpus` in params.yaml names it")
-    if not corpus.is_dir():
-        return [Source(corpus, _printable(corpus.name), KINDS.get(suffix_inside(corpus), "text"))], []
+    try:
+        corpus.stat()
+        return _files_of(corpus) if corpus.is_dir() else ([_only(corpus)], [])
+    except FileNotFoundError:
+        if paths.in_temporary_experiment():
+            problem = f"not in this experiment, which has what git and DVC keep; `dvc add {corpus}` keeps it"
+            raise CorpusError(corpus, problem) from None
+        raise CorpusError(corpus, "no such file or folder; `corpus` in params.yaml names it") from None
+    except OSError as error:
+        raise CorpusError(corpus, f"cannot be read: {error.strerror}") from None
+
+
+def _only(corpus: Path) -> Source:
+    return Source(corpus, _printable(corpus.name), KINDS.get(suffix_inside(corpus), "text"))
+
+
+def _files_of(corpus: Path) -> tuple[list[Source], list[str]]:
     sources, skipped = [], []
     for path in corpus.rglob("*"):
         if path.is_dir() and not path.is_symlink():
@@ -124,7 +137,8 @@ def read_records(
     """The texts of the records of a table, a JSONL file or a treebank; '' for a blank line, None for one without text.
 
     Args:
-        texts: the characters of the file, lines ended by LF.
+        texts: the characters of the file, lines ended by LF, without byte-order marks (which would stick to the first
+            key or name).
 
     Raises:
         CorpusError: a record that cannot be read, by its line, or a table without the column that is asked for.
@@ -139,9 +153,8 @@ def read_records(
 
 
 def _lines(texts: Iterable[str]) -> Iterator[str]:
-    """The lines without their ends and without byte-order marks, which would stick to the first key or name."""
     for block in whole_lines(texts):
-        yield from block.replace(BYTE_ORDER_MARK, "").removesuffix("\n").split("\n")
+        yield from block.removesuffix("\n").split("\n")
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

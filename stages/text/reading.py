@@ -12,8 +12,7 @@ from stages.errors import ArtifactError
 
 BYTE_ORDER_MARK = "\ufeff"
 LINE_END = "\u2028"  # stands for a line end inside a prepared unit, each of which is one line
-# What ends a line for `str.splitlines`, LF apart: never the end of a line here.
-ODD_SEPARATORS = re.compile("[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+_SEPARATORS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # of lines, for `str.splitlines`
 
 Form = Literal["NFC", "NFD", "NFKC", "NFKD", "none"]
 
@@ -37,6 +36,11 @@ def normalise(line: str, *, lowercase: bool, form: Form = "NFC") -> str:
     Every kind of white space counts as a space. A blank line gives ''.
     """
     return " ".join(fold(line, lowercase=lowercase, form=form).split())
+
+
+def one_line_end(text: str) -> str:
+    """Text that keeps its lines, as documents and running text do, with LF for every kind of separator."""
+    return _SEPARATORS.sub("\n", text)
 
 
 def _to_form(text: str, form: Form) -> str:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from operator import ne
 from typing import BinaryIO
 
-from stages.text.reading import BYTE_ORDER_MARK, LINE_END, ODD_SEPARATORS, Form, fold
+from stages.text.reading import BYTE_ORDER_MARK, LINE_END, Form, fold, one_line_end
 from stages.text.splitting import RANK_BYTES, rank, salt
 
 
@@ -59,6 +59,12 @@ class Units:
         self._salt = salt(seed)
         self._lowercase, self._form = lowercase, form
 
+    def without_marks(self, text: str) -> str:
+        """The same text without byte-order marks, which are counted."""
+        marks = text.count(BYTE_ORDER_MARK)
+        self.counts.byte_order_marks_removed += marks
+        return text.replace(BYTE_ORDER_MARK, "") if marks else text
+
     def text(self, block: str) -> None:
         """Take in a block of whole lines."""
         raise NotImplementedError
@@ -84,8 +90,7 @@ class Units:
         raise NotImplementedError
 
     def _fold(self, text: str) -> str:
-        self.counts.byte_order_marks_removed += text.count(BYTE_ORDER_MARK)
-        return fold(text, lowercase=self._lowercase, form=self._form)
+        return fold(self.without_marks(text), lowercase=self._lowercase, form=self._form)
 
     def _squeeze(self, lines: list[str]) -> list[str]:
         """Each line as `reading.normalise` makes it, counted."""
@@ -210,7 +215,7 @@ class Kept(Units):
         if not self._trim.begun:
             self.counts.blank_lines_dropped += folded[: len(folded) - len(folded.lstrip())].count("\n")
         if piece := self._trim.push(folded):
-            encoded = self._encode(ODD_SEPARATORS.sub("\n", piece))
+            encoded = self._encode(one_line_end(piece))
             self._words += len(piece.split())
             self._hash.update(encoded)
             self._out.write(encoded)

@@ -30,7 +30,8 @@ def records(folder: Path, name: str, raw: str | bytes, **wanted: str) -> list[st
 def records_of(path: Path, **wanted: str) -> list[str | None]:
     (source,), _ = find_sources(path)
     choices = {"encoding": "utf-8", "text_column": "", "text_field": "text"} | wanted
-    return list(read_records(source, read_text(path, choices["encoding"]), **choices))
+    texts = (text.replace("\ufeff", "") for text in read_text(path, choices["encoding"]))
+    return list(read_records(source, texts, **choices))
 
 
 def refusal(folder: Path, name: str, raw: str | bytes, **wanted: str) -> str:

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stages.errors import ArtifactError
-from stages.text.reading import BYTE_ORDER_MARK, Form, fold, normalise, read_units
+from stages.text.reading import BYTE_ORDER_MARK, Form, fold, normalise, one_line_end, read_units
 
 FORMS = st.sampled_from(get_args(Form))
 
@@ -83,6 +83,10 @@ def test_folding_a_text_folds_each_of_its_lines(lines: list[str], lowercase: boo
 def test_what_is_behind_a_space_changes_nothing_before_it(left: str, right: str, lowercase: bool, form: Form) -> None:
     pieces = [fold(piece, lowercase=lowercase, form=form) for piece in (left, f" {right}")]
     assert "".join(pieces) == fold(f"{left} {right}", lowercase=lowercase, form=form)
+
+
+def test_text_that_keeps_its_lines_has_one_kind_of_line_end() -> None:
+    assert one_line_end(" a\r\nb\rc\x0bd\x0ce\x1cf\x85g\u2028h\u2029 i\n") == " a\nb\nc\nd\ne\nf\ng\nh\n i\n"
 
 
 # --- units ------------------------------------------------------------------------------------------------------------
