@@ -74,18 +74,23 @@ class TextParams(Settings):
     )
 
 
-class PrepareParams(TextParams):
-    """What `prepare` reads."""
+class CorpusParams(Settings):
+    """What all that has to know where the text is from reads."""
 
     corpus: Text = Field(
         "data/raw/notebook.txt", min_length=1, description="path of a text, a table, or a folder of them; or grammar"
     )
+    grammar_depth: Whole = Field(2, ge=0, le=3, description="corpus: grammar: relative clauses inside each other")
+
+
+class PrepareParams(CorpusParams, TextParams):
+    """What `prepare` reads."""
+
     encoding: Text = Field("utf-8", min_length=1, description="how the bytes of the text spell its characters")
     text_column: Text = Field("", description="TSV, CSV: column with the text, by its name or number from 1")
     text_field: Text = Field("text", min_length=1, description="JSONL: key of the text")
     grammar_sentences: Whole = Field(5000, ge=1, description="corpus: grammar: sentences to draw")
     grammar_seed: Whole = Field(0, ge=0, lt=2**32, description="corpus: grammar: which sentences are drawn")
-    grammar_depth: Whole = Field(2, ge=0, le=3, description="corpus: grammar: relative clauses inside each other")
     valid_fraction: Real = Field(0.0, ge=0, lt=1, description="share of the distinct sentences held out for validation")
     test_fraction: Real = Field(0.0, ge=0, lt=1, description="share of the distinct sentences held out for the test")
     split_seed: Whole = Field(0, ge=0, lt=2**32, description="which sentences are held out")
@@ -175,7 +180,7 @@ class TrainParams(ArithmeticParams):
     workers: Whole = Field(0, ge=0, le=256, description="replicas trained at once; 0 for one a core")
 
 
-class EvaluateParams(ArithmeticParams):
+class EvaluateParams(CorpusParams, ArithmeticParams):
     """What `evaluate` reads."""
 
     prompts: list[Text] = Field(
