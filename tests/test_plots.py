@@ -25,9 +25,11 @@ INPUTS = (
     paths.VALIDATION,
 )
 PROMPTS = [["[bos]"], ["[bos]", "un", "गाय", "القطة", "小猫", "ᠮ"]]
-CURVES = ["loss", "rate", "gradient-norm", "noam-rate"]
+CURVES = ["loss", "rate", "gradient-norm", "noam-rate", "calibration"]
 PROMPT_FIGURES = ["next-words-p0", "next-words-p1", "attention-p1", "attention-p1-L0H0", "attention-p1-L0H1"]
 OUTPUTS = {f"{name}.{kind}" for name in CURVES + PROMPT_FIGURES for kind in ("png", "svg")} | {"index.html"}
+ABOUT = {"measured_on": "training text", "context": 512, "stride": 512, "counted_tokens": 48}
+BINS = [{"low": i / 15, "high": (i + 1) / 15, "tokens": i, "confidence": i / 15, "accuracy": 0.5} for i in range(15)]
 HOSTILE = """
 backend: pdf
 font.family: serif
@@ -55,11 +57,12 @@ def inputs(folder: Path) -> None:
     }
     files.write_records(folder / paths.HISTORY, records)
     files.write_records(folder / paths.VALIDATION, [{"step": 0, "epoch": 0, "split": "train", "loss": 3.0}])
-    files.write_json(folder / paths.METRICS, {"measured_on": "training text", "train": measured})
+    files.write_json(folder / paths.METRICS, ABOUT | {"train": measured})
     files.write_json(folder / paths.REPLICAS, [{"seed": 0, "train": measured}])
     files.write_json(folder / paths.CORPUS_REPORT, {"file": "x.txt", "lines_read": 9})
     files.write_json(folder / paths.MODEL / "config.json", config)
     files.write_json(folder / paths.EVALUATION / "next_words.json", next_words)
+    files.write_json(folder / paths.EVALUATION / "calibration.json", {"train": BINS})
     save_file(weights, folder / paths.EVALUATION / "attention.safetensors")
     listed = "".join(f"\n    - {path.as_posix()}" for path in INPUTS)
     files.write_text(folder / paths.PIPELINE, f"stages:\n  plots:\n    cmd: x\n    deps:{listed}\n")
@@ -119,6 +122,27 @@ def test_figures_of_an_earlier_run_do_not_stay(tmp_path: Path) -> None:
     assert "attention-p9-L9H9.png" not in outputs(tmp_path)
 
 
+def test_a_corpus_of_the_grammar_has_figures_of_its_own(tmp_path: Path) -> None:
+    inputs(tmp_path)
+    words = [{"prompt": "", "word": word, "truth": share, "model": share} for word, share in (("el", 0.7), ("la", 0.3))]
+    group = {"feature": "number", "items": 9, "right": 6, "accuracy": 2 / 3, "low": 0.4, "high": 0.9}
+    table = [group | {"by": "all", "value": None}, *(group | {"by": "distance", "value": i} for i in range(3))]
+    files.write_json(tmp_path / paths.EVALUATION / "truth.json", words)
+    files.write_json(tmp_path / paths.EVALUATION / "agreement.json", table)
+    truth = dict.fromkeys(("loss", "true_loss", "excess", "excess_error", "entropy", "agreement_number"), 0.9)
+    (replica,) = files.read_json(tmp_path / paths.REPLICAS)
+    files.write_json(
+        tmp_path / paths.REPLICAS,
+        [replica | {"truth": truth | {"agreement_gender": None, "tokens": 9, "sentences": 3}}],
+    )
+    done = run_stage(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert set(outputs(tmp_path)) == OUTPUTS | {
+        f"{name}.{kind}" for name in ("truth", "agreement") for kind in ("png", "svg")
+    }
+    assert "Against the grammar" in (tmp_path / paths.REPORT).read_text(encoding="utf-8")
+
+
 def test_replicas_have_their_figure_and_the_report_has_it(small_lab: Lab) -> None:
     small_lab.set(replicas=3, seed=5)
     small_lab.run("prepare", "vocab", "train", "evaluate", "plots")
@@ -141,7 +165,8 @@ def test_a_run_that_diverged_at_once_has_all_its_figures(tmp_path: Path) -> None
     files.write_records(tmp_path / paths.VALIDATION, [last])
     replica = {"seed": 0, "diverged_at": 1, "last_finite": last, "train": nothing | {"floor": 0.4, "excess": None}}
     files.write_json(tmp_path / paths.REPLICAS, [replica])
-    files.write_json(tmp_path / paths.METRICS, {"measured_on": "training text", "train": replica["train"]})
+    files.write_json(tmp_path / paths.METRICS, ABOUT | {"train": replica["train"]})
+    files.write_json(tmp_path / paths.EVALUATION / "calibration.json", {"train": []})
     words = files.read_json(tmp_path / paths.EVALUATION / "next_words.json")
     for entry in words:
         entry["next"] = [{"word": word["word"], "probability": None} for word in entry["next"]]

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from stages.errors import ParamError
+from stages.analysis.measures import MEASURES
+from stages.errors import ArtifactError, ParamError
 from stages.optim.schedules import noam_rate
+from stages.text.grammar import Grammar
 from tests.conftest import Lab
 
 BASE = "el perro come pan\nla niña bebe agua\nel gato duerme aquí\nla perra come carne\n"
@@ -59,7 +61,8 @@ def test_what_training_leaves(trained: Lab) -> None:
 
 def test_what_evaluation_leaves(trained: Lab) -> None:
     metrics = trained.read("reports/metrics.json")
-    assert metrics.keys() == {"measured_on", "train"}
+    assert metrics.keys() == {"measured_on", "context", "stride", "counted_tokens", "train"}
+    assert (metrics["context"], metrics["stride"], metrics["counted_tokens"]) == (512, 512, 48)
     assert metrics["measured_on"].startswith("training text (no held-out text")
     measured = metrics["train"]
     assert (measured["tokens"], measured["sentences"], measured["unknown_share"]) == (48, 9, 0)
@@ -67,6 +70,21 @@ def test_what_evaluation_leaves(trained: Lab) -> None:
     assert measured["excess"] == pytest.approx(measured["loss"] - measured["floor"])
     assert measured["perplexity"] == pytest.approx(math.exp(measured["loss"]))
     assert measured["loss"] == pytest.approx(trained.read("reports/validation.json")[-1]["loss"], rel=1e-9)
+
+    text = (trained.folder / "data/prepared/train.txt").read_text(encoding="utf-8")
+    nats = measured["loss"] * measured["tokens"]
+    assert measured["bits_per_character"] == pytest.approx(nats / math.log(2) / len(text))  # a line end a sentence
+    assert measured["bits_per_byte"] == pytest.approx(nats / math.log(2) / len(text.encode()))
+    assert measured["baseline"]["uniform"] == pytest.approx(math.log(17))
+    assert measured["gain"] == pytest.approx(measured["baseline"]["trigram"] - measured["loss"])
+    assert measured["interval"]["loss_low"] < measured["loss"] < measured["interval"]["loss_high"]
+    table = trained.read("data/evaluation/calibration.json")["train"]
+    assert sum(row["tokens"] for row in table) == 48
+    apart = sum(row["tokens"] * abs(row["confidence"] - row["accuracy"]) for row in table if row["tokens"])
+    assert measured["ece"] == pytest.approx(apart / 48)
+    right = sum(row["tokens"] * row["accuracy"] for row in table if row["tokens"])
+    assert measured["accuracy"] == pytest.approx(right / 48)
+    assert measured["accuracy"] < measured["accuracy_top5"] <= 1
 
     following = trained.read("data/evaluation/next_words.json")
     assert [entry["prompt"] for entry in following] == ["", "un gato come"]
@@ -94,6 +112,7 @@ def test_running_again_changes_no_byte_and_another_seed_does(small_lab: Lab) -> 
     changed = {name for name, content in small_lab.bytes_of(*outputs).items() if content != first[name]}
     assert changed == {
         "data/evaluation/attention.safetensors",
+        "data/evaluation/calibration.json",
         "data/evaluation/next_words.json",
         "data/model/config.json",
         "data/model/weights.safetensors",
@@ -105,8 +124,13 @@ def test_running_again_changes_no_byte_and_another_seed_does(small_lab: Lab) -> 
 
 
 def test_one_run_is_listed_as_the_only_replica(trained: Lab) -> None:
-    metrics = trained.read("reports/metrics.json")
-    assert trained.read("reports/replicas.json") == [{"seed": 0, "train": metrics["train"]}]
+    metrics, (replica,) = trained.read("reports/metrics.json"), trained.read("reports/replicas.json")
+    assert replica.keys() == {"seed", "train"}
+    bounds = replica["train"].pop("interval")
+    assert metrics["train"].pop("interval") == {name: bounds[name] for name in ("loss_low", "loss_high")}
+    assert replica["train"] == metrics["train"]
+    measured = {name.removesuffix("_low") for name in bounds if name.endswith("_low")}
+    assert measured == {*MEASURES, "unknown_share"}
 
 
 def test_replicas_are_measured_each_and_together(
@@ -154,10 +178,12 @@ def test_a_run_that_diverges_comes_to_the_end_of_the_pipeline(
     assert "evaluate: train loss not finite" in said.out
     metrics = small_lab.read("reports/metrics.json")
     assert (metrics["diverged_at"], metrics["last_finite"]["step"]) == (1, 0)
-    assert [metrics["train"][name] for name in ("loss", "perplexity", "excess")] == [None] * 3
-    assert small_lab.read("reports/replicas.json") == [
-        {"seed": 0, **{key: metrics[key] for key in ("diverged_at", "last_finite", "train")}}
-    ]
+    assert [metrics["train"][name] for name in (*MEASURES, "excess")] == [None] * (len(MEASURES) + 1)
+    assert metrics["train"]["baseline"]["trigram"] > 0
+    (replica,) = small_lab.read("reports/replicas.json")
+    assert [replica[key] for key in ("diverged_at", "last_finite")] == [1, metrics["last_finite"]]
+    assert replica["train"]["interval"] is None
+    assert small_lab.read("data/evaluation/calibration.json") == {"train": []}
 
 
 @pytest.mark.parametrize(
@@ -205,6 +231,64 @@ def test_held_out_text_is_measured_and_so_said(small_lab: Lab) -> None:
     assert metrics["valid"]["unknown_share"] == pytest.approx(1 / 7)
     assert "floor" not in metrics["valid"]
     assert {record["split"] for record in small_lab.read("reports/validation.json")} == {"valid"}
+
+
+def test_a_large_training_text_is_sampled_and_so_said(small_lab: Lab) -> None:
+    small_lab.set(train_sample=20, valid_fraction=0.25, batch_size=8)
+    small_lab.corpus(HELD_OUT)
+    small_lab.run("prepare", "vocab", "train", "evaluate")
+    metrics = small_lab.read("reports/metrics.json")
+    assert metrics["measured_on"] == "a sample of 14 of the 210 tokens of the training text and held-out text (valid)"
+    assert [(metrics[name]["tokens"], metrics[name]["sentences"]) for name in ("train", "valid")] == [(14, 2), (70, 10)]
+    assert "floor" not in metrics["train"]
+    assert metrics["counted_tokens"] == 210
+
+
+def test_long_sentences_are_scored_in_windows(small_lab: Lab) -> None:
+    small_lab.set(max_length=4, stride=2)
+    small_lab.run("prepare", "vocab", "train", "evaluate")
+    half = small_lab.read("reports/metrics.json")
+    small_lab.set(stride=0)
+    small_lab.run("evaluate")
+    none = small_lab.read("reports/metrics.json")
+    assert ((half["context"], half["stride"]), (none["context"], none["stride"])) == ((4, 2), (4, 4))
+    assert half["train"]["tokens"] == none["train"]["tokens"] == 48
+    assert half["train"]["loss"] != none["train"]["loss"]
+    small_lab.set(stride=5)
+    with pytest.raises(ParamError, match=r"^params\.yaml: stride = 5: expected at most 4, the tokens that the model"):
+        small_lab.run("evaluate")
+
+
+def test_text_and_ids_that_do_not_belong_together_are_refused(small_lab: Lab) -> None:
+    small_lab.run("prepare", "vocab", "train")
+    path = small_lab.folder / "data/prepared/train.txt"
+    path.write_text(path.read_text(encoding="utf-8") + "una más\n", encoding="utf-8")
+    with pytest.raises(ArtifactError, match=r"data/prepared/train\.txt: 10 units of text, but 9 sentences of ids"):
+        small_lab.run("evaluate")
+
+
+def test_one_sentence_has_measures_and_no_interval(small_lab: Lab) -> None:
+    small_lab.corpus("hola mundo\n")
+    small_lab.run("prepare", "vocab", "train", "evaluate", "plots")
+    assert small_lab.read("reports/replicas.json")[0]["train"]["interval"] is None
+    assert small_lab.read("reports/metrics.json")["train"]["interval"] == {"loss_low": None, "loss_high": None}
+
+
+def test_a_corpus_of_the_grammar_is_set_against_it(small_lab: Lab) -> None:
+    small_lab.set(valid_fraction=0.1, batch_size=30)
+    small_lab.corpus("\n".join(Grammar(2).sentences(300, 0)))
+    small_lab.run("prepare", "vocab", "train")
+    small_lab.set(corpus="grammar", grammar_depth=2)
+    small_lab.run("evaluate", "plots")
+    truth = small_lab.read("reports/metrics.json")["truth"]
+    assert truth["sentences"] == 1000
+    assert truth["true_loss"] == pytest.approx(truth["entropy"], abs=0.05)
+    assert truth["excess"] == pytest.approx(truth["loss"] - truth["true_loss"])
+    assert 0 < truth["excess_error"] < 0.1 < truth["excess"]
+    assert 0.2 < truth["agreement_number"] < 1
+    assert {row["feature"] for row in small_lab.read("data/evaluation/agreement.json")} == {"number", "gender"}
+    assert small_lab.read("data/evaluation/truth.json")[0]["prompt"] == ""
+    assert (small_lab.folder / "reports/figures/agreement.png").exists()
 
 
 @pytest.mark.parametrize("corpus", ["hola\nadiós\nel perro come pan\n", "hola\n", BASE])

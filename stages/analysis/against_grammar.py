@@ -8,7 +8,6 @@ training text happens to lack. They are the same for every model with the same v
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -110,4 +109,4 @@ class Trial:
             rows += next_word_table(
                 prompt, self.grammar.next_words(prompt) or {}, dict(zip(names, shares, strict=True))
             )
-        return [row | {"model": row["model"] if math.isfinite(row["model"]) else None} for row in rows]
+        return rows

@@ -260,6 +260,33 @@ def test_hebrew_runs_from_right_to_left() -> None:
     assert order("אב")[:2] == [second, first]
 
 
+def calibration(tokens: list[int], accuracy: list[float | None]) -> pd.DataFrame:
+    """Bins of equal width, as sure as their middle."""
+    edges = np.linspace(0, 1, len(tokens) + 1)
+    confidence = [
+        (low + high) / 2 if count else None for low, high, count in zip(edges, edges[1:], tokens, strict=False)
+    ]
+    table = {"low": edges[:-1], "high": edges[1:], "tokens": tokens, "confidence": confidence, "accuracy": accuracy}
+    return pd.DataFrame(table)
+
+
+def test_calibration_has_a_point_a_bin_and_its_error() -> None:
+    figure = figures.calibration_figure(calibration([30, 0, 10], [0.0, None, 0.5]), text="test text")
+    above, below = figure.axes
+    points = next(line for line in above.lines if line.get_label() == "this model")
+    assert points.get_xdata() == pytest.approx([1 / 6, math.nan, 5 / 6], nan_ok=True)
+    assert points.get_ydata() == pytest.approx([0.0, math.nan, 0.5], nan_ok=True)
+    assert below.patches[0].get_data().values == pytest.approx([0.75, 0, 0.25])
+    assert "Calibration on the test text: error 20.8\xa0%" in words_of(figure)
+    assert style.rendered(figure)["svg"]
+
+
+def test_the_calibration_of_a_model_without_finite_numbers_says_so() -> None:
+    figure = figures.calibration_figure(pd.DataFrame([]), text="test text")
+    assert "the model's numbers are not finite" in words_of(figure)
+    assert style.rendered(figure)["svg"]
+
+
 def test_drawing_twice_gives_the_same_bytes() -> None:
     figure = figures.rate_figure(history(20))
     assert style.rendered(figure)["png"] == style.rendered(figures.rate_figure(history(20)))["png"]

@@ -8,6 +8,7 @@ import pytest
 
 from stages.analysis.outcome import (
     HUGE,
+    behind_counting,
     diverged,
     headline,
     last_measured,
@@ -40,6 +41,33 @@ LAST = {"step": 90, "epoch": 10, "split": "train", "loss": 2.34567, "perplexity"
 def test_of_one_run_a_measure_is_its_value() -> None:
     assert measure([replica(1, 2.0)], "train", "loss") == (2.0, None, None, None, 1, 1)
     assert measure([replica(1, None)], "train", "loss") == (None, None, None, None, 0, 1)
+
+
+def test_of_one_run_the_interval_is_over_sentences_and_of_replicas_over_seeds() -> None:
+    one, two = replica(1, 2.0), replica(2, 4.0)
+    for entry in (one, two):
+        entry["train"]["interval"] = {"loss_low": 1.5, "loss_high": 2.5}
+    assert measure([one], "train", "loss") == (2.0, None, 1.5, 2.5, 1, 1)
+    assert measure([one], "train", "accuracy") == (0.25, None, None, None, 1, 1)
+    assert measure([one, two], "train", "loss")[2:4] == pytest.approx((3 - 12.706, 3 + 12.706), abs=1e-3)
+
+
+@pytest.mark.parametrize(("gain", "behind"), [(0.2, False), (0.0, False), (None, False), (-0.2, True)])
+def test_who_loses_to_counting_is_told_by_how_much(gain: float | None, behind: bool) -> None:
+    one = replica(1, 2.0)
+    one["train"] |= {"gain": gain, "baseline": {"trigram": 1.8}, "interval": {"gain_low": -0.3, "gain_high": -0.1}}
+    assert behind_counting([one]) == (("train", 1.8, 0.2, 0.1, 0.3) if behind else None)
+    better = one["train"] | {"gain": 0.1}
+    assert behind_counting([one | {"valid": better}]) is None
+
+
+def test_of_replicas_the_mean_decides() -> None:
+    entries = [replica(seed, 2.0) for seed in (1, 2)]
+    for entry, gain in zip(entries, (-0.5, 0.1), strict=True):
+        entry["train"] |= {"gain": gain, "baseline": {"trigram": 1.8}}
+    behind = behind_counting(entries)
+    assert behind is not None
+    assert (behind.nats, behind.low, behind.high) == pytest.approx((0.2, 0.2 - 3.812, 0.2 + 3.812), abs=1e-3)
 
 
 def test_of_replicas_it_is_the_mean_with_its_interval() -> None:

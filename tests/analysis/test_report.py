@@ -16,10 +16,22 @@ from tests.analysis.test_outcome import LAST
 WORST = "</script><b>&amp;\"'"
 
 
+MORE = {
+    "bits_per_character": 0.5123,
+    "bits_per_byte": 0.4987,
+    "accuracy_top5": 0.9375,
+    "ece": 0.0832,
+    "gain": 0.25,
+    "baseline": {"uniform": 2.8332, "unigram": 2.4924, "trigram": 1.8412},
+    "interval": None,
+}
+INTERVAL = {"loss_low": 1.4, "loss_high": 1.75, "ece_low": 0.07, "ece_high": 0.2, "gain_low": 0.1, "gain_high": 0.4}
+
+
 def run(**changes: Any) -> report.Run:
     """A run of the default parameters; keys with two underscores change what is inside."""
     measured = {"loss": 1.5912, "perplexity": 4.9097, "accuracy": 0.625, "tokens": 48, "sentences": 9}
-    train = {**measured, "unknown_share": 0.0, "floor": 0.41198, "excess": 1.17922}
+    train = {**measured, **MORE, "unknown_share": 0.0, "floor": 0.41198, "excess": 1.17922}
     facts: dict[str, Any] = {
         "config": {
             "model": {"vocab_size": 17, "tied_output": False},
@@ -28,8 +40,14 @@ def run(**changes: Any) -> report.Run:
             "updates": 2700,
             "parameters": 365457,
         },
-        "metrics": {"measured_on": "training text (no held-out text)"},
+        "metrics": {
+            "measured_on": "training text (no held-out text)",
+            "context": 512,
+            "stride": 256,
+            "counted_tokens": 48000,
+        },
         "replicas": [{"seed": 0, "train": train}],
+        "agreement": [],
         "corpus": {"file": "notebook.txt", "sentences_by_split": {"train": 9, "valid": 0}},
         "next_words": [
             {"prompt": "", "tokens": ["[bos]"], "unknown": [], "next": [{"word": "el", "probability": 0.7412}]},
@@ -77,7 +95,16 @@ def alone(**changes: Any) -> report.Run:
 
 
 def pictures(heads: int = 2) -> dict[str, bytes]:
-    names = ["loss", "rate", "gradient-norm", "noam-rate", "next-words-p0", "next-words-p1", "attention-p1"]
+    names = [
+        "loss",
+        "rate",
+        "gradient-norm",
+        "noam-rate",
+        "calibration",
+        "next-words-p0",
+        "next-words-p1",
+        "attention-p1",
+    ]
     names += [f"attention-p1-L0H{head}" for head in range(heads)]
     return {name: f"<svg>{name}</svg>".encode() for name in names}
 
@@ -173,7 +200,7 @@ def test_held_out_text_comes_first() -> None:
     assert report.tiles(facts)[0] == ("Loss", "2.5000", "nats per token, validation text", "")
     page = Page(facts)
     assert "10.0 %" in page.text
-    assert "measuretrainvalid" in page.text
+    assert "measuretrain95% intervalvalid95% interval" in page.text
 
 
 def test_a_corpus_too_large_for_its_floor() -> None:
@@ -215,9 +242,8 @@ def test_replicas_have_means_with_spread_and_interval() -> None:
     assert of(facts, "Perplexity")[1::2] == ("4", "±\xa02, 95%\xa0interval -0.9683\xa0to\xa08.968")
     assert of(facts, "Accuracy")[1::2] == ("10.0 %", "±\xa010.0\xa0%, 95%\xa0interval -14.8\xa0to\xa034.8\xa0%")
     page = Page(facts, SEVERAL)
-    assert "means over 3 runs that differ in the seed alone" in page.text
+    assert "means over 3 runs that differ in the seed alone" in " ".join(page.text.split())
     assert "3 seeds, 0 to 2" in page.text
-    assert "-0.4841 to 4.4841" in page.text
     assert not [tile for tile in report.tiles(run()) if tile.spread]
 
 
@@ -356,7 +382,7 @@ def test_a_single_token_has_no_attention() -> None:
 
 def test_many_heads_are_left_to_the_folder() -> None:
     page = Page(run(), pictures(heads=report.MAX_HEADS + 7))
-    assert len(page.all("img")) == 7 + report.MAX_HEADS
+    assert len(page.all("img")) == 8 + report.MAX_HEADS
     assert "The other 7 pictures lie in reports/figures" in page.text
     assert "reports/figures" not in Page(run()).text
 
@@ -365,3 +391,121 @@ def test_sources_and_the_way_on_are_named() -> None:
     text = Page(run()).text
     for part in ("Attention Is All You Need", "2017", "Adam: A Method for Stochastic Optimization", "2015", "make ui"):
         assert part in text
+
+
+# --- trust in the numbers ---------------------------------------------------------------------------------------------
+
+
+def rows(page: Page, mark: str = "") -> list[list[str]]:
+    """The cells of each row of a table, of the tables from a heading on."""
+    html = page.html.partition(f'id="{mark}"')[2] if mark else page.html
+    found = re.findall(r"<tr>(.*?)</tr>", html.partition("</table>")[0].replace("\n", ""))
+    return [re.findall(r"<t[hd][^>]*>([^<]*)", row) for row in found]
+
+
+def with_intervals(**changes: Any) -> report.Run:
+    facts = run()
+    facts.replicas[0]["train"] |= {"interval": INTERVAL} | changes
+    return facts
+
+
+def test_a_single_run_has_intervals_over_its_sentences() -> None:
+    facts = with_intervals()
+    assert of(facts, "Loss").spread == "95%\xa0interval 1.4\xa0to\xa01.75"
+    assert of(facts, "Accuracy").spread == ""
+    table = {title: cells for title, *cells in rows(Page(facts), "results")}
+    assert table["loss (nats per token)"] == ["1.5912", "1.4\xa0to\xa01.75"]
+    assert table["calibration error"] == ["8.3 %", "7.0\xa0to\xa020.0\xa0%"]
+    assert table["bits per character"] == ["0.5123", ""]
+    assert table["accuracy, one of five"] == ["93.8 %", ""]
+    assert "over the sentences of a text (percentile bootstrap)" in Page(facts).text
+
+
+def test_the_interval_of_replicas_is_over_seeds_and_not_over_sentences() -> None:
+    facts = replicas(1.0, 2.0, 3.0)
+    for entry in facts.replicas:
+        entry["train"] |= {"interval": INTERVAL}
+    page = Page(facts, SEVERAL)
+    table = {title: cells for title, *cells in rows(page, "results")}
+    assert table["loss (nats per token)"] == ["2.0000", "-0.4841\xa0to\xa04.484"]
+    assert table["standard deviation of the loss"] == ["1.0000", ""]
+    assert "percentile bootstrap" not in page.text
+
+
+def test_the_context_and_what_was_counted_are_stated() -> None:
+    text = " ".join(Page(run()).text.split())
+    assert "longer than 512 tokens is read in windows that move on by 256" in text
+    assert "counted on the first 48 000 tokens of the training text" in text
+
+
+def test_counting_stands_beside_the_model() -> None:
+    facts = with_intervals()
+    facts.replicas[0]["valid"] = facts.replicas[0]["train"] | {"interval": None, "gain": -0.5}
+    assert rows(Page(facts), "counting")[1:] == [
+        ["train", "2.8332", "2.4924", "1.8412", "1.5912", "0.2500 (0.1\xa0to\xa00.4)"],
+        ["valid", "2.8332", "2.4924", "1.8412", "1.5912", "-0.5000"],
+    ]
+
+
+@pytest.mark.parametrize("gain", [0.25, 0.0, None])
+def test_a_model_that_is_no_worse_than_counting_is_not_warned_of(gain: float | None) -> None:
+    assert "loses to counting" not in Page(with_intervals(gain=gain)).text
+
+
+def test_a_model_that_loses_to_counting_is_warned_of() -> None:
+    facts = with_intervals(gain=-0.2, interval=INTERVAL | {"gain_low": -0.3, "gain_high": -0.1})
+    text = " ".join(Page(facts).text.split())
+    assert (
+        "The model loses to counting. On the training text a Kneser-Ney 3-gram of the same training text has 1.8412 "
+        "nats per token, 0.2000 less than the model (95% interval 0.1 to 0.3)."
+    ) in text
+    facts.replicas[0]["valid"] = facts.replicas[0]["train"] | {"gain": 0.1}
+    assert "loses to counting" not in Page(facts).text  # the held-out text counts most
+
+
+TRUTH = {
+    "excess": 0.0712,
+    "excess_error": 0.0041,
+    "loss": 1.7032,
+    "true_loss": 1.632,
+    "entropy": 1.6279,
+    "agreement_number": 0.97,
+    "agreement_gender": 0.91,
+    "tokens": 7740,
+    "sentences": 1000,
+    "unknown_share": 0.0,
+}
+AGREEMENT = [
+    {"feature": "number", "by": "all", "value": None, "items": 1579, "right": 1532, "accuracy": 0.97, "low": 0.96,
+     "high": 0.98},
+    {"feature": "gender", "by": "attractors", "value": 2, "items": 20, "right": 18, "accuracy": 0.9, "low": 0.7,
+     "high": 0.97},
+]  # fmt: skip
+
+
+def test_a_corpus_of_the_grammar_is_set_against_it() -> None:
+    facts = run(agreement=AGREEMENT)
+    facts.replicas[0]["truth"] = TRUTH
+    page = Page(facts, pictures() | {"truth": b"<svg>t</svg>", "agreement": b"<svg>a</svg>"})
+    table = rows(page, "truth")
+    assert ["excess ± its standard error", "0.0712 ± 0.0041"] in table
+    assert ["agreement of adjective and subject, gender", "91.0 %"] in table
+    assert ["entropy of the grammar", "1.6279"] in table
+    cells = [re.findall(r"<t[hd][^>]*>([^<]*)", row) for row in re.findall(r"<tr>(.*?)</tr>", page.html)]
+    assert ["verb and subject, number", "all places", "1\u202f579", "97.0 % (96.0 to 98.0 %)"] in cells
+    assert [
+        "adjective and subject, gender",
+        "2 nouns of the other form between",
+        "20",
+        "90.0 % (70.0 to 97.0 %)",
+    ] in cells
+    assert page.open == []
+    assert "Against the grammar" not in Page(run()).text
+
+
+def test_of_replicas_the_excess_has_its_interval_over_seeds() -> None:
+    facts = replicas(1.0, 2.0)._replace(agreement=AGREEMENT)
+    for entry, excess in zip(facts.replicas, (0.1, 0.2), strict=True):
+        entry["truth"] = TRUTH | {"excess": excess}
+    page = Page(facts, SEVERAL | {"agreement": b"<svg>a</svg>"})
+    assert ["excess (mean, 95% interval over seeds)", "0.1500 (-0.4853 to\xa00.7853)"] in rows(page, "truth")

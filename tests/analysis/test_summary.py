@@ -25,6 +25,23 @@ def test_one_run() -> None:
     ]
 
 
+def test_one_run_with_all_its_measures() -> None:
+    one = replica(0, 1.65217)
+    one["train"] |= {
+        "bits_per_character": 0.5123,
+        "gain": -0.25,
+        "baseline": {"trigram": 1.4},
+        "interval": {"loss_low": 1.5, "loss_high": 1.8},
+    }
+    assert list(summary(METRICS, [one], prompts()))[1:3] == [
+        "train loss   1.6522 nats/token (95% interval 1.5000 to 1.8000, perplexity 3.304, 0.5123 bits/character, "
+        "1.1522 above the floor of this text)",
+        "counting     is better: 3-grams have 1.4000 nats/token on the training text, 0.2500 less than the model",
+    ]
+    one["train"]["gain"] = 0.25
+    assert not [line for line in summary(METRICS, [one], prompts()) if line.startswith("counting")]
+
+
 def test_a_corpus_too_large_for_its_floor_and_held_out_text() -> None:
     one = replica(0, 1.5)
     del one["train"]["excess"]
