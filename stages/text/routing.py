@@ -13,7 +13,7 @@ import numpy.typing as npt
 from stages import paths
 from stages.errors import LabError
 from stages.text.reading import LINE_END
-from stages.text.splitting import TRAIN, held_out, rank, to_ranks
+from stages.text.splitting import TRAIN, count_known, held_out, rank, to_ranks
 from stages.text.units import Trim
 
 _PIECE = 2**20  # characters of a line that are read at once
@@ -80,7 +80,7 @@ def route_stream(everything: Path, folder: Path, valid_fraction: float, test_fra
         "sentences_by_split": {name: int(trim.begun) for name, trim in zip(paths.SPLITS, trims, strict=True)},
         "lines_by_split": dict(zip(paths.SPLITS, lengths, strict=True)),
         "held_out": "the last lines of the text, in its order; split_seed has no part",
-        "held_out_lines_that_train_has_too": int(sum(np.isin(other, train).sum() for other in others)),
+        "held_out_lines_that_train_has_too": count_known(np.concatenate(others), train) if len(train) else 0,
     }
 
 
