@@ -79,6 +79,12 @@ def test_whatever_the_options_nothing_forbidden_is_drawn(
     assert sampling.draw(torch.tensor(logits), torch.Generator().manual_seed(seed)) in ids_K.tolist()
 
 
+def test_of_many_equally_likely_tokens_the_lowest_ids_come_first() -> None:
+    ids_K, _ = Sampling(top_k=50).distribution(torch.zeros(20_000))
+    assert ids_K.tolist() == [EOS, *range(4, 53)]
+    assert Sampling(temperature=0).draw(torch.zeros(20_000), torch.Generator()) == EOS
+
+
 def test_the_logits_are_left_alone() -> None:
     before = LOGITS.clone()
     Sampling().distribution(LOGITS)
