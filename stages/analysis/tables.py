@@ -157,7 +157,7 @@ def agreement(table: list[dict[str, Any]]) -> list[list[str]]:
     """A row for each group of places of agreement: what agrees, how far off, how many, how many right."""
     rows = []
     for row in table:
-        value = "" if row["value"] is None else f"{row['value']} "
+        value = "" if row["value"] is None else f": {row['value']}"
         share = f"{percent(row['accuracy'])} ({100 * row['low']:.1f} to {100 * row['high']:.1f} %)"
-        rows.append([_FEATURES[row["feature"]], f"{value}{_BETWEEN[row['by']]}", number(row["items"]), share])
+        rows.append([_FEATURES[row["feature"]], f"{_BETWEEN[row['by']]}{value}", number(row["items"]), share])
     return rows

@@ -37,6 +37,7 @@ _REPORTS = (
     paths.VALIDATION,
     paths.CORPUS_REPORT,
 )
+_MEASURED = (*paths.SPLITS, "truth")
 _IMAGES = 120  # more would make the page of a run useless; all figures are among the artifacts
 _IMAGE_SIDE = 640
 _NAMESPACE = uuid.UUID("6f2d8f0e-6f4e-4a07-9c55-0d7a4f3c9a11")
@@ -109,9 +110,10 @@ def _end_of_training(replay: Replay, folder: Path) -> tuple[int, int]:
 def _final(metrics: dict[str, Any], when: int) -> Iterator[Metric]:
     """The measures of each split as `final/<split>_<measure>`: one number a run, which the UI draws as bars (step 0).
 
-    What is not finite is null in the file, and left out here.
+    `truth` counts as a split: sentences drawn anew from the grammar of the corpus. What is not finite is null in the
+    file, and left out here; so are the intervals and the losses of counting, which the report has.
     """
-    for split in paths.SPLITS:
+    for split in _MEASURED:
         for measure, value in metrics.get(split, {}).items():
             yield from _metric(f"final/{split}_{measure}", value, when)
 
@@ -123,7 +125,7 @@ def _summary(metrics: dict[str, Any], when: int) -> Iterator[Metric]:
     """
     for count in COUNTED:
         yield from _metric(f"summary/{count}", metrics.get(count), when)
-    for split in paths.SPLITS:
+    for split in _MEASURED:
         for measure in SUMMARISED:
             yield from _metric(f"summary/{split}_{measure}", metrics.get(split, {}).get(measure), when)
 
