@@ -174,6 +174,9 @@ class TrainParams(ArithmeticParams):
     eval_every: Whole = Field(10, ge=1, description="epochs between two measurements without dropout")
     eval_tokens: Whole = Field(100_000, ge=1, description="tokens of such a measurement, at most")
     checkpoint_every: Whole = Field(1000, ge=0, description="updates between two checkpoints; 0: only when stopped")
+    snapshots: Whole = Field(
+        4, ge=0, le=100, description="models kept on the way, for pictures of how the attention changes; 0 for none"
+    )
     resume: bool = Field(True, strict=True, description="go on from the checkpoint of an interrupted run")
     seed: Whole = Field(0, ge=0, lt=2**32, description="initial weights, order of the sentences, dropout")
     replicas: Whole = Field(1, ge=1, le=1000, description="runs that differ in the seed alone: seed, seed + 1, …")

@@ -5,6 +5,7 @@ Run by `dvc repro`; by hand: `python -m stages.train`.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from stages.text.vocabulary import Vocabulary
 from stages.training.batches import Sentences
 from stages.training.checkpoint import Checkpoint
 from stages.training.history import rows_of
-from stages.training.kept import discard, exists, left_behind
+from stages.training.kept import SNAPSHOTS, discard, exists, left_behind
 from stages.training.records import Divergence, Record, Update, Validation, count_updates
 from stages.training.replicas import GroupListener, run_tasks
 from stages.training.runs import Listener, Outcome, Stop, Task, run_task
@@ -49,6 +50,7 @@ def main() -> None:
     stage.check_inputs()
     vocab_md5 = files.md5_file(paths.VOCAB / "vocab.json")
     with files.replacing_folder(paths.MODEL) as folder:
+        save_snapshots(outcomes[0], folder)
         for task, outcome in zip(tasks, outcomes, strict=True):
             own = replica_folder(folder, task)
             save_outcome(outcome, task, folder if task is tasks[0] else own, vocab_md5)
@@ -211,6 +213,14 @@ def save_outcome(outcome: Outcome, task: Task, folder: Path, vocab_md5: str) -> 
         about["last_finite"] = asdict(outcome.validations[-1]) if outcome.validations else None
     folder.mkdir(parents=True, exist_ok=True)
     save_weights(outcome.weights, model_config(task.settings, task.vocab_size), folder, about)
+
+
+def save_snapshots(outcome: Outcome, folder: Path) -> None:
+    """The weights on the way, beside the model."""
+    for path in outcome.snapshots.values():
+        target = folder / SNAPSHOTS / path.name
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, target)
 
 
 if __name__ == "__main__":

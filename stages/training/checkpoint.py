@@ -4,6 +4,7 @@ Under `.runstate/checkpoints/<key>/` of the main workspace, `key` being a digest
 
     about.json            what the key was made of, and the execution that it belongs to
     state.safetensors     the last checkpoint: weights, optimiser, generators; its place as JSON in the file's header
+    snapshots/            weights on the way, by the number of updates done
     updates.f64           what the updates reported so far, five numbers each; the checkpoint knows how many, and their
                           checksum
 
@@ -30,7 +31,7 @@ from torch import Tensor
 
 from stages import files
 from stages.errors import CheckpointError
-from stages.training.kept import ABOUT, STATE, about, checkpoints, key_of, lock_of
+from stages.training.kept import ABOUT, SNAPSHOTS, STATE, about, checkpoints, key_of, lock_of
 from stages.training.records import Update
 
 _UPDATES = "updates.f64"
@@ -136,6 +137,22 @@ class Checkpoint:
             finally:
                 beside.unlink(missing_ok=True)
         self._written, self._checksum = len(updates), checksum
+
+    def keep(self, step: int, weights: dict[str, Tensor]) -> None:
+        """Keep the weights after so many updates beside the checkpoints.
+
+        Raises:
+            CheckpointError: the disk is full, or the folder cannot be written.
+        """
+        with _naming(self.folder):
+            target = self.folder / SNAPSHOTS / f"{step}.safetensors"
+            target.parent.mkdir(exist_ok=True)
+            beside = target.with_suffix(".tmp")
+            try:
+                safetensors.torch.save_file(weights, beside)
+                files.replace_durably(beside, target)
+            finally:
+                beside.unlink(missing_ok=True)
 
     def load(self) -> Saved | None:
         """The last checkpoint, or None where there is none yet.

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from stages import files, paths
 
-STATE, ABOUT = "state.safetensors", "about.json"
+STATE, ABOUT, SNAPSHOTS = "state.safetensors", "about.json", "snapshots"
 
 
 def checkpoints() -> Path:
@@ -42,6 +42,12 @@ def step_of(folder: Path) -> int:
             return int((file.metadata() or {})["updates"])
     except (OSError, safetensors.SafetensorError, KeyError, ValueError):
         return 0
+
+
+def snapshots(folder: Path) -> dict[int, Path]:
+    """The weights kept on the way in a checkpoint's folder, by the number of updates done."""
+    found = {int(path.stem): path for path in (folder / SNAPSHOTS).glob("*.safetensors")}
+    return dict(sorted(found.items()))
 
 
 def left_behind(inputs: Mapping[str, Any]) -> tuple[int, list[str]] | None:

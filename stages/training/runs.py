@@ -16,7 +16,7 @@ from stages.execution import Execution, Journal
 from stages.params import TrainParams
 from stages.training.batches import Sentences
 from stages.training.checkpoint import Checkpoint, read
-from stages.training.kept import key_of
+from stages.training.kept import key_of, snapshots
 from stages.training.records import Divergence, Record, Update, Validation
 from stages.training.series import JournalSeries
 from stages.training.session import Session, weights_of
@@ -51,19 +51,21 @@ class Outcome:
         weights: by the names of the model's parameters.
         updates, validations: all records, in order.
         divergence: how it ended before its time, if it did.
+        snapshots: files with the weights on the way, by the number of updates done.
     """
 
     weights: dict[str, Tensor]
     updates: list[Update]
     validations: list[Validation]
     divergence: Divergence | None
+    snapshots: dict[int, Path] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path, inputs: Mapping[str, Any]) -> Outcome:
         """From the last checkpoint of a run that is over."""
         saved = read(folder, key_of(inputs))
         validations, divergence = _records_of(saved.place)
-        return cls(weights_of(saved.tensors), saved.updates, validations, divergence)
+        return cls(weights_of(saved.tensors), saved.updates, validations, divergence, snapshots(folder))
 
 
 class Listener:
@@ -160,6 +162,7 @@ def _run(task: Task, splits: Mapping[str, Sentences], stop: Stop, listener: List
             records = {"validations": [asdict(one) for one in validations], "divergence": divergence}
             checkpoint.save(tensors, {"session": place, **records}, updates)
 
+        due = snapshot_steps(session.updates, task.settings.snapshots)
         for record in session.records():
             if isinstance(record, Update):
                 updates.append(record)
@@ -167,6 +170,9 @@ def _run(task: Task, splits: Mapping[str, Sentences], stop: Stop, listener: List
                 validations.append(record)
             series.add(record)
             listener.record(record)
+            if session.step in due and not isinstance(record, Divergence):
+                due.remove(session.step)
+                checkpoint.keep(session.step, weights_of(session.state()[0]))
             if stop.asked:
                 save()
                 raise KeyboardInterrupt(stop.number)
@@ -175,6 +181,11 @@ def _run(task: Task, splits: Mapping[str, Sentences], stop: Stop, listener: List
         if session.divergence and not any(event["event"] == "diverged" for event in execution.events()):
             execution.append_event("diverged", str(session.divergence))
         save()
+
+
+def snapshot_steps(updates: int, count: int) -> set[int]:
+    """After how many updates the weights are kept: `count` times, evenly, from before the first update on."""
+    return {updates * i // count for i in range(count)}
 
 
 def _is_due(step: int, every: int) -> bool:

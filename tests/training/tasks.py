@@ -49,7 +49,8 @@ def outcome_of(one: Task, listener: Listener | None = None) -> Outcome:
 
 def content_of(outcome: Outcome) -> tuple[Any, ...]:
     """All of it, in a form that compares."""
-    return bytes_of(outcome.weights), outcome.updates, outcome.validations, outcome.divergence
+    kept = {step: path.read_bytes() for step, path in outcome.snapshots.items()}
+    return bytes_of(outcome.weights), outcome.updates, outcome.validations, outcome.divergence, kept
 
 
 def logged(execution: Execution) -> list[tuple[int, str, float]]:

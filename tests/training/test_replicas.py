@@ -126,7 +126,7 @@ def test_neither_order_nor_number_of_workers_nor_company_matters(monkeypatch: py
     runs = [RUN | one for one in changes]
     expected = alone(runs, monkeypatch)
     assert len({str(one) for one in expected}) == 4
-    assert [divergence is None for *_, divergence in expected] == [True, True, True, False]
+    assert [divergence is None for *_, divergence, _ in expected] == [True, True, True, False]
     order = [3, 1, 0, 2]
     group = run_group([runs[i] for i in order], 3)
     assert [Path(folder) for folder in group.said("outcome")] == [group.folder(k) for k in range(4)]
@@ -270,7 +270,8 @@ def single_runs(lab: Lab, seeds: list[int]) -> dict[str, bytes]:
     for seed in seeds:
         content = {Path(name).name: value for name, value in lab.bytes_of(f"single-{seed}").items()}
         own = {name: content[name] for name in ("config.json", "weights.safetensors")}
-        found |= own if seed == seeds[0] else {f"replicas/{seed}/{name}": value for name, value in own.items()}
+        kept = {f"snapshots/{name}": value for name, value in content.items() if name[0].isdigit()}  # of the first one
+        found |= own | kept if seed == seeds[0] else {f"replicas/{seed}/{name}": value for name, value in own.items()}
         found |= {f"replicas/{seed}/{name}": content[name] for name in ("history.json", "validation.json")}
     return found
 

@@ -61,6 +61,7 @@ def test_what_a_run_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [u.step for u in outcome.updates] == list(range(1, 13))
     assert [(v.step, v.split) for v in outcome.validations] == [(0, "valid"), (8, "valid"), (12, "valid")]
     assert outcome.divergence is None
+    assert list(outcome.snapshots) == [0, 3, 6, 9]
     assert heard.records == sorted([*outcome.updates, *outcome.validations], key=lambda record: record.step)
     assert content_of(outcome) == straight(monkeypatch)[0]
     ((identity, step),) = heard.executions
