@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.errors import LabError
+from stages.text import routing
 from stages.text.reading import read_units
 from stages.text.routing import route_stream, route_units
 from stages.text.splitting import assign, rank, salt, to_ranks
@@ -121,6 +122,12 @@ def test_the_last_lines_of_a_running_text_are_held_out(tmp_path: Path) -> None:
     assert told["lines_by_split"] == {"train": 5, "valid": 3, "test": 2}
     assert told["held_out_lines_that_train_has_too"] == 2
     assert "split_seed has no part" in told["held_out"]
+
+
+def test_a_long_line_is_cut_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "_PIECE", 3)
+    splits, _ = cut(tmp_path, "ñandú  come\n\nhierba seca\nlejos  de aquí", 0.2, 0.2)
+    assert splits == {"train": "ñandú  come", "valid": "hierba seca", "test": "lejos  de aquí"}
 
 
 @given(st.lists(st.text("añ ", min_size=1, max_size=3).filter(str.strip), min_size=4), FRACTIONS, FRACTIONS)
