@@ -62,8 +62,10 @@ def serve_model(port: int, *, run: str | None = None, folder: str | None = None)
     prepare_environment(timeout=5)
     with tempfile.TemporaryDirectory(prefix="noam-") as temporary:
         place = Path(temporary)
-        model = load(_of_run(run, place) if run is not None else Path(folder or paths.MODEL), place)
-    import uvicorn  # now that the model is known to be whole: these take seconds
+        weights, vocab = find_model(fetch_model(run, place) if run is not None else Path(folder or paths.MODEL))
+        print("starting MLflow, which takes some seconds …", flush=True)
+        model = load(weights, vocab, place)
+    import uvicorn
     from mlflow.pyfunc import scoring_server
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -76,7 +78,9 @@ def serve_model(port: int, *, run: str | None = None, folder: str | None = None)
     try:
         with socket.create_server((HOST, chosen)) as listening:
             print(f"serving on http://{HOST}:{chosen}; Ctrl-C stops it. To ask:")
-            print(f"  curl http://{HOST}:{chosen}/invocations --json '{_ASK}'", flush=True)
+            print(
+                f"  curl http://{HOST}:{chosen}/invocations -H 'Content-Type: application/json' -d '{_ASK}'", flush=True
+            )
             uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listening])
     except KeyboardInterrupt:
         pass
@@ -85,13 +89,13 @@ def serve_model(port: int, *, run: str | None = None, folder: str | None = None)
     return 0
 
 
-def load(folder: Path, temporary: Path) -> PyFuncModel:
-    """The model of a folder as MLflow's; where the folder has no vocab.json, the one in data/vocab is meant.
+def find_model(folder: Path) -> tuple[Path, Path]:
+    """The folder of the weights, and the vocabulary: the one beside them or, without one, that in data/vocab.
 
     Raises:
         ArtifactError: something is missing or damaged, or the vocabulary is another model's.
     """
-    from stages.model.predict import Predictor
+    from stages.model.predict import Predictor  # imports torch
 
     if (folder / "MLmodel").exists():  # one that MLflow has saved
         folder = folder / "artifacts/model"
@@ -99,15 +103,20 @@ def load(folder: Path, temporary: Path) -> PyFuncModel:
     if not vocab.exists():
         vocab = paths.VOCAB / "vocab.json"
     Predictor.load(folder, vocab)  # which says what is wrong
+    return folder, vocab
+
+
+def load(weights: Path, vocab: Path, temporary: Path) -> PyFuncModel:
+    """The model that `find_model` found, as MLflow's; nothing of it is read later."""
     import mlflow
 
-    weights = temporary / "weights"
-    shutil.copytree(folder, weights, ignore=shutil.ignore_patterns("replicas"))
-    shutil.copy(vocab, weights / "vocab.json")
+    prepare_environment(timeout=5)  # its import sets the levels of its loggers
+    shutil.copytree(weights, temporary / "weights", ignore=shutil.ignore_patterns("replicas"))
+    shutil.copy(vocab, temporary / "weights/vocab.json")
     mlflow.pyfunc.save_model(
         path=str(temporary / "model"),
         python_model=str(Path(__file__).with_name("pyfunc_model.py")),
-        artifacts={"model": str(weights)},
+        artifacts={"model": str(temporary / "weights")},
         pip_requirements=[],
         input_example=_EXAMPLE,
     )
@@ -115,8 +124,8 @@ def load(folder: Path, temporary: Path) -> PyFuncModel:
     return model
 
 
-def _of_run(run: str, temporary: Path) -> Path:
-    """The weights that a run has in MLflow, brought to this machine.
+def fetch_model(run: str, temporary: Path) -> Path:
+    """The folder of the model that a run has in MLflow, brought to this machine.
 
     Raises:
         TrackingError: MLflow cannot be reached, or has no such model.

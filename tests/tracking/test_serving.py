@@ -47,7 +47,8 @@ from stages.tracking.store import prepare_environment
 prepare_environment(5)
 with tempfile.TemporaryDirectory() as folder:
     try:
-        model = serving.load(serving._of_run(sys.argv[1], Path(folder)), Path(folder))
+        found = serving.find_model(serving.fetch_model(sys.argv[1], Path(folder)))
+        model = serving.load(*found, Path(folder))
     except LabError as error:
         sys.exit(f"error: {error}")
 print(json.dumps([answer.model_dump() for answer in model.predict(["el perro"], params={"top_k": 2})]))
