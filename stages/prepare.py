@@ -52,18 +52,14 @@ def main() -> None:
         account["params"] = params.model_dump(exclude={"corpus"})
         stage.check_inputs()
     files.write_json(paths.CORPUS_REPORT, account)
-    shares = ", ".join(f"{n} {name}" for name, n in account["sentences_by_split"].items())
-    stage.say(
-        f"{account['lines_read']} lines read, {account['distinct_sentences']} distinct sentences "
-        f"of {account['sentences_used']} ({shares})"
-    )
+    stage.say(_summary(account))
 
 
 def _read(sources: list[Source], params: PrepareParams, units: Units) -> list[dict[str, Any]]:
     """Take in all files; what was read of each."""
     by_file = []
     size = sum(source.path.stat().st_size for source in sources)
-    with tqdm(total=size, desc="prepare", unit="B", unit_scale=True, disable=None) as bar:
+    with tqdm(total=size, desc="prepare", unit="B", unit_scale=True, leave=False, disable=None) as bar:
         for source in sources:
             before = copy(units.counts)
             texts = read_text(source.path, params.encoding, bar.update)
@@ -80,7 +76,7 @@ def _read(sources: list[Source], params: PrepareParams, units: Units) -> list[di
                 ):
                     units.record(text)
             units.end_file()
-            by_file.append({"file": source.name, **units.counts.since(before)})
+            by_file.append({"file": source.name, **units.since(before)})
         units.close()
     return by_file
 
@@ -123,6 +119,15 @@ def _account(params: PrepareParams, units: Units, by_file: list[dict[str, Any]],
             "skipped_not_listed": max(0, len(skipped) - _LISTED),
         }
     return account
+
+
+def _summary(account: dict[str, Any]) -> str:
+    """The account in a line."""
+    one_text = "lines_by_split" in account
+    shares = account["lines_by_split" if one_text else "sentences_by_split"]
+    sentences = f", {account['distinct_sentences']} distinct sentences of {account['sentences_used']}"
+    listed = ", ".join(f"{n} {name}" for name, n in shares.items())
+    return f"{account['lines_read']} lines read{' as one text' if one_text else sentences} ({listed})"
 
 
 if __name__ == "__main__":

@@ -243,6 +243,14 @@ def test_the_account_of_a_folder_names_its_files(lab: Lab) -> None:
     assert (account["sentences_used"], account["distinct_sentences"]) == (203, 102)
     assert units()[:3] == ["frase 0", "frase 0", "frase 1"]
     assert units()[-1] == "uno"
+    prepared_of(lab, "texts", unit="stream")
+    assert lab.read("reports/corpus.json")["files"][1] == {
+        "file": "001/a.txt",
+        "lines_read": 3,
+        "records_without_text": 0,
+        "byte_order_marks_removed": 0,
+        "lines_changed_by_normalisation": 0,
+    }
 
 
 @pytest.mark.parametrize(("corpus", "lines"), [("", 0), ("\n \n\t\n", 3), ("\ufeff", 1)])
@@ -278,7 +286,7 @@ def test_a_running_text_is_held_out_from_its_end(lab: Lab, capsys: pytest.Captur
     assert account["lines_by_split"] == {"train": 14, "valid": 2, "test": 4}
     assert account["held_out_lines_that_train_has_too"] == 4
     assert "split_seed has no part" in account["held_out"]
-    assert "20 lines read, 1 distinct sentences of 1 (1 train, 1 valid, 1 test)" in capsys.readouterr().out
+    assert "20 lines read as one text (14 train, 2 valid, 4 test)" in capsys.readouterr().out
     assert prepared_of(lab, "data/raw/notebook.txt", split_seed=2) == first
 
 

@@ -33,11 +33,6 @@ class Counts:
     words: int = 0
     longest_sentence_in_words: int = 0
 
-    def since(self, before: Counts) -> dict[str, int]:
-        """What has been added to these counts, without the longest, which is no sum."""
-        earlier = asdict(before)
-        return {key: value - earlier[key] for key, value in asdict(self).items() if key != "longest_sentence_in_words"}
-
 
 class Units:
     """Base of what takes text in and writes units out.
@@ -51,6 +46,7 @@ class Units:
     """
 
     cut_at_spaces = False  # whether blocks may end at a space; see `formats.whole_lines`
+    not_by_file: tuple[str, ...] = ("longest_sentence_in_words",)  # counts that are no sums over files
 
     def __init__(self, out: BinaryIO, *, seed: int, lowercase: bool, form: Form) -> None:
         self.counts = Counts()
@@ -85,6 +81,11 @@ class Units:
 
     def close(self) -> None:
         """The corpus ends here."""
+
+    def since(self, before: Counts) -> dict[str, int]:
+        """What a file has added to the counts."""
+        earlier, now = asdict(before), asdict(self.counts)
+        return {key: now[key] - earlier[key] for key in now if key not in self.not_by_file}
 
     def _record(self, text: str) -> None:
         raise NotImplementedError
@@ -263,6 +264,9 @@ class Documents(Kept):
 
 class Stream(Kept):
     """All text is one unit, in which files and records follow each other as lines; its line ends stay as they are."""
+
+    # Nor counts that are known at the end alone.
+    not_by_file = (*Units.not_by_file, "lines_used", "blank_lines_dropped", "sentences_used", "words")
 
     def close(self) -> None:
         self._end_unit()
