@@ -20,9 +20,10 @@ from stages.model.language_model import LanguageModel
 from stages.text.vocabulary import PAD, UNK
 from stages.training.batches import Indices, Sentences
 
-_BATCH_TOKENS = 2048  # positions of a batch, about
-_BATCH_LOGITS = 2**21  # of a large vocabulary, about: 8 MiB stay in a cache
+_BATCH_TOKENS = 1024  # positions of a batch, about
+_BATCH_LOGITS = 2**20  # of a large vocabulary, about: 4 MiB stay in a cache
 _BEST = 5
+_MOSTLY = 0.8  # share of the positions of a batch
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -254,17 +255,18 @@ class _Scorer:
         with torch.inference_mode():
             logits_BTV, _ = self.model(tokens_BT[:, :-1])
             target_BT1, wanted = tokens_BT[:, 1:, None], torch.from_numpy(wanted_BT)
-            if wanted_BT.all():  # as in most batches: no copy
-                logits_NV, target_N1 = logits_BTV.flatten(0, 1), target_BT1.flatten(0, 1)
-            else:
+            if wanted_BT.mean() < _MOSTLY:
                 logits_NV, target_N1 = logits_BTV[wanted], target_BT1[wanted]
+                wanted = torch.ones(len(targets_N), dtype=torch.bool)
+            else:  # a copy of the logits would take longer than the few that are not wanted
+                logits_NV, target_N1, wanted = logits_BTV.flatten(0, 1), target_BT1.flatten(0, 1), wanted.flatten()
             best_NK, best_ids_NK = logits_NV.topk(min(_BEST, logits_NV.shape[1]), dim=1)
-            found_NK = (best_ids_NK == target_N1).numpy()
+            found_NK = (best_ids_NK == target_N1)[wanted].numpy()
             chosen_N1, top_N1 = logits_NV.gather(1, target_N1).double(), best_NK[:, :1]
             # The terms of the partition function, at most 1 each, as 32-bit numbers; its logarithm as 64-bit ones.
             mass_N1 = logits_NV.sub_(top_N1).exp_().sum(dim=1, keepdim=True).double()
             nll_N1 = mass_N1.log() + (top_N1.double() - chosen_N1)
-        self.nll_N[targets_N] = nll_N1[:, 0].numpy()
-        self.confidence_N[targets_N] = mass_N1.reciprocal()[:, 0].numpy()
+        self.nll_N[targets_N] = nll_N1[wanted, 0].numpy()
+        self.confidence_N[targets_N] = mass_N1.reciprocal()[wanted, 0].numpy()
         self.correct_N[targets_N] = found_NK[:, 0]
         self.top5_N[targets_N] = found_NK.any(axis=1)
