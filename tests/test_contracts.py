@@ -92,13 +92,16 @@ def test_the_committed_lock_is_of_this_code() -> None:
 
 def test_packages_hold_a_docstring_and_nothing_else() -> None:
     packages = [file for file in MODULES if file.endswith("__init__.py")]
-    assert len(packages) == 7
+    assert len(packages) == 8
     assert [file for file in packages if len(tree(file).body) != 1 or not ast.get_docstring(tree(file))] == []
 
 
 def test_the_library_imports_no_stage_and_stages_do_not_import_each_other() -> None:
     above = {f"stages/{name}.py" for name in ABOVE}
     assert {file: modules_of(file) & above for file in MODULES if modules_of(file) & above} == {}
+    commands = {file for file in MODULES if file.startswith("stages/commands/")}
+    users = {file for file in MODULES if modules_of(file) & commands}
+    assert users <= {"stages/cli.py", *commands}
 
 
 def test_mlflow_is_known_in_one_place() -> None:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 NAME = "noam-lm"
 _ENTRY = "stages.model.predict"
-_REQUIREMENTS = ("mlflow", "torch", "safetensors", "pydantic", "pyyaml", "numpy")
-_EXAMPLE = (["el perro"], {"top_k": 3})
+_REQUIREMENTS = ("mlflow", "torch", "safetensors", "pydantic", "pyyaml", "numpy", "regex", "tokenizers", "threadpoolctl")
+_EXAMPLE = (["el perro"], {"top_k": 5})
 
 
 def log_model(replay: Replay, folder: Path, fingerprint: str, updates: int) -> None:
@@ -55,7 +55,7 @@ def build_model(folder: Path, temporary: Path, model: LoggedModel, run_id: str) 
     from mlflow.models import Model
 
     weights = temporary / "model"
-    shutil.copytree(folder / paths.MODEL, weights, ignore=shutil.ignore_patterns("replicas"))
+    shutil.copytree(folder / paths.MODEL, weights, ignore=shutil.ignore_patterns("replicas", "snapshots"))
     shutil.copy(folder / paths.VOCAB / "vocab.json", weights)
     code = temporary / "stages"
     code_root = folder if (folder / outbox.CODE / "model").is_dir() else _own_root()
@@ -65,7 +65,7 @@ def build_model(folder: Path, temporary: Path, model: LoggedModel, run_id: str) 
         shutil.copy(file, target)
     mlflow.pyfunc.save_model(
         path=str(temporary / "built"),
-        python_model=str(_own_root() / "stages/tracking/pyfunc_model.py"),
+        python_model=str(code_root / "stages/tracking/pyfunc_model.py"),
         artifacts={"model": str(weights)},
         code_paths=[str(code)],
         pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in _REQUIREMENTS],

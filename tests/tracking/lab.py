@@ -179,7 +179,7 @@ def _write_training(folder: Path, params: Params, first: int, diverged: dict[int
         save_model(model, target, about)
         loss = None if seed in diverged else 1.8 + seed / 10
         train = {"loss": loss, "perplexity": 6.05, "accuracy": 0.4, "tokens": 48, "sentences": 9, "unknown_share": 0.0}
-        train |= {"floor": 0.412, "excess": None if loss is None else loss - 0.412}
+        train |= {"interval": None, "floor": 0.412, "excess": None if loss is None else loss - 0.412}
         last = {"last_finite": asdict(validations[-1]), "diverged_at": diverged[seed]} if seed in diverged else {}
         measured.append({"seed": seed, **last, "train": train})
     files.write_records(folder / paths.HISTORY, rows_of([history for history, _ in runs.values()]))
