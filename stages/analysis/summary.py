@@ -14,6 +14,7 @@ from stages.analysis.outcome import (
     last_measured,
     measure,
     number,
+    percent,
     perplexity,
     splits,
 )
@@ -32,6 +33,7 @@ def summary(
         yield from (f"{'':<11}  {line}" for line in others)
     yield from _divergence(replicas)
     yield from _counting(replicas)
+    yield from _truth(replicas)
     for prompt in prompts:
         if prompt["tokens"] == ["[bos]"] and prompt["next"]:
             best = prompt["next"][0]
@@ -88,4 +90,15 @@ def _counting(replicas: Sequence[Replica]) -> Iterator[str]:
         yield (
             f"counting     is better: 3-grams have {number(behind.trigram, 4)} nats/token on the "
             f"{TEXTS[behind.split]}, {number(behind.nats, 4)} less than the model"
+        )
+
+
+def _truth(replicas: Sequence[Replica]) -> Iterator[str]:
+    if "truth" in replicas[0]:
+        excess, number_agrees, gender_agrees = (
+            measure(replicas, "truth", name).value for name in ("excess", "agreement_number", "agreement_gender")
+        )
+        yield (
+            f"grammar      {number(excess, 4)} nats/token above it, on sentences drawn anew; "
+            f"number agrees in {percent(number_agrees)}, gender in {percent(gender_agrees)}"
         )

@@ -278,6 +278,7 @@ def test_calibration_has_a_point_a_bin_and_its_error() -> None:
     assert points.get_ydata() == pytest.approx([0.0, math.nan, 0.5], nan_ok=True)
     assert below.patches[0].get_data().values == pytest.approx([0.75, 0, 0.25])
     assert "Calibration on the test text: error 20.8\xa0%" in words_of(figure)
+    assert figure.get_size_inches().max() <= style.SLIDE[0]
     assert style.rendered(figure)["svg"]
 
 

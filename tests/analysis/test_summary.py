@@ -42,6 +42,14 @@ def test_one_run_with_all_its_measures() -> None:
     assert not [line for line in summary(METRICS, [one], prompts()) if line.startswith("counting")]
 
 
+def test_a_corpus_of_the_grammar() -> None:
+    truth = {"loss": 1.7, "excess": 0.07121, "agreement_number": 0.966, "agreement_gender": None}
+    lines = list(summary(METRICS, [replica(0, 1.5, truth=truth)], prompts()))
+    assert lines[2] == (
+        "grammar      0.0712 nats/token above it, on sentences drawn anew; number agrees in 96.6 %, gender in –"
+    )
+
+
 def test_a_corpus_too_large_for_its_floor_and_held_out_text() -> None:
     one = replica(0, 1.5)
     del one["train"]["excess"]
