@@ -49,7 +49,8 @@ class Yardstick(NamedTuple):
         Raises:
             ValueError: not as many units of text as sentences.
         """
-        sizes = np.array([(len(unit) + 1, len(unit.encode("utf-8")) + 1) for unit in units], dtype=np.float64)
+        pairs = ((len(unit) + 1, len(unit.encode("utf-8")) + 1) for unit in units)
+        sizes = np.fromiter(pairs, dtype=np.dtype((np.float64, 2)))
         tokens_S = np.diff(sentences.bounds) - 1
         if len(sizes) != len(tokens_S):
             raise ValueError(f"{len(sizes)} units of text, but {len(tokens_S)} sentences of ids")
