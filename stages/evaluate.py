@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import safetensors.torch
+from torch import Tensor
 
 from stages import files, numerics, paths
 from stages.analysis.calibration import reliability
@@ -18,8 +19,8 @@ from stages.analysis.measures import MEASURES, Yardstick, measures
 from stages.analysis.ngrams import Counts
 from stages.analysis.spread import spread
 from stages.errors import ArtifactError, ParamError
-from stages.model.predict import Predictor
-from stages.model.storage import load_model
+from stages.model.predict import Prediction, Predictor
+from stages.model.storage import SNAPSHOTS, load_model, load_weights
 from stages.params import EvaluateParams
 from stages.stage import Stage, run
 from stages.text.reading import read_units
@@ -30,6 +31,7 @@ from stages.training.scoring import Targets, score
 if TYPE_CHECKING:
     from stages.analysis.against_grammar import Trial
 
+_LONGEST_SHOWN = 64  # tokens of a prompt whose attention on the way is drawn
 _FLOOR_TOKENS = 2_000_000  # above, the prefix tree takes more memory than its answer is worth
 _AVERAGED = (*MEASURES, "excess", "excess_error", "agreement_number", "agreement_gender")
 
@@ -52,7 +54,7 @@ def main() -> None:
     context = check_stride(predictor.window, params.stride)
     counts = Counts(Sentences.load(paths.VOCAB / "train.npy").ids, len(predictor.vocabulary))
     texts = load_texts(counts, params.train_sample)
-    trial = grammar_trial(stage, predictor.vocabulary)
+    trial = grammar_trial(params, predictor.vocabulary)
     found = [measure_replica(folder, texts, trial, context, params) for folder in replica_folders()]
     replicas, shown = [measured for measured, _ in found], found[0][1]
     metrics = {
@@ -64,6 +66,8 @@ def main() -> None:
     }
     answers = [predictor.explain(prompt, params.top_k) for prompt in params.prompts]
 
+    before = attention_before(predictor, answers)
+
     stage.check_inputs()
     files.write_json(paths.METRICS, metrics)
     files.write_json(paths.REPLICAS, replicas)
@@ -74,12 +78,26 @@ def main() -> None:
         attention = {f"prompt-{i}": weights for i, (_, weights) in enumerate(answers)}
         safetensors.torch.save_file(attention, folder / "attention.safetensors")
         files.as_usual(folder / "attention.safetensors")
+        if before:
+            safetensors.torch.save_file(before, folder / "attention_before.safetensors")
+            files.as_usual(folder / "attention_before.safetensors")
     for prediction, _ in answers:
         if prediction.unknown:
             stage.warn(f"prompt {prediction.prompt!r}: unknown words {', '.join(prediction.unknown)} read as [unk]")
     loss = metrics["train"]["loss"]
     said = "not finite" if loss is None else f"{loss:.4f} nats/token"
     stage.say(f"train loss {said}, {metrics['measured_on']}")
+
+
+def attention_before(predictor: Predictor, answers: Sequence[tuple[Prediction, Tensor]]) -> dict[str, Tensor]:
+    """The attention [L, H, T, T] of the models kept on the way, by `prompt-{i}/{updates}`; not of long prompts."""
+    found = {}
+    for path in sorted((paths.MODEL / SNAPSHOTS).glob("*.safetensors"), key=lambda path: int(path.stem)):
+        load_weights(predictor.model, path)
+        for i, (prediction, _) in enumerate(answers):
+            if 1 < len(prediction.tokens) <= _LONGEST_SHOWN:
+                found[f"prompt-{i}/{path.stem}"] = predictor.explain(prediction.prompt, 1)[1]
+    return found
 
 
 def check_stride(window: int, stride: int) -> int:
@@ -122,14 +140,14 @@ def replica_folders() -> list[Path]:
     return [paths.MODEL, *sorted(others, key=lambda folder: int(folder.name))]
 
 
-def grammar_trial(stage: Stage[EvaluateParams], vocabulary: Vocabulary) -> Trial | None:
+def grammar_trial(params: EvaluateParams, vocabulary: Vocabulary) -> Trial | None:
     """What a model of sentences of the grammar is tried with; None for other corpora."""
-    if stage.everything.corpus != "grammar":
+    if params.corpus != "grammar":
         return None
     from stages.analysis.against_grammar import Trial  # loads scipy
     from stages.text.grammar import Grammar
 
-    return Trial(Grammar(stage.everything.grammar_depth), vocabulary)
+    return Trial(Grammar(params.grammar_depth), vocabulary)
 
 
 def measured_on(texts: Mapping[str, Text]) -> str:

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 
 from stages import files, paths
 from stages.analysis import figures, fonts, heatmaps, report, seeds, style, truth_figures
+from stages.analysis.attention import attention_statistics, attention_statistics_figure
 from stages.analysis.outcome import TEXTS, diverged, headline, measure
 from stages.errors import ArtifactError
 from stages.optim.schedules import noam_rate
@@ -36,7 +37,9 @@ def main() -> None:
     stage = Stage("plots", PlotsParams)
 
     history, validation = read_records(paths.HISTORY, _UPDATE), read_records(paths.VALIDATION, _MEASUREMENT)
-    attention = read_attention(paths.EVALUATION / "attention.safetensors")
+    arrays = read_arrays(paths.EVALUATION / "attention.safetensors")
+    attention = [arrays[f"prompt-{i}"] for i in range(len(arrays))]  # each [layers, heads, T, T]
+    before = read_arrays(paths.EVALUATION / "attention_before.safetensors", missing_ok=True)
     facts = report.Run(
         config=files.read_json(paths.MODEL / "config.json"),
         replicas=files.read_json(paths.REPLICAS),
@@ -55,6 +58,7 @@ def main() -> None:
         **{name: style.rendered(figure) for name, figure in replica_figures(validation, facts)},
         **{name: style.rendered(figure) for name, figure in evaluation_figures(facts)},
         **{name: style.rendered(figure) for name, figure in prompt_figures(facts, attention)},
+        **{name: style.rendered(figure) for name, figure in figures_before(facts, attention, before)},
     }
     page = report.page(facts, {name: kinds["svg"] for name, kinds in drawn.items()})
     warn_of_unreadable(stage, facts)
@@ -79,19 +83,20 @@ def read_if_there(path: Path) -> list[dict[str, Any]]:
     return list(files.read_json(path)) if path.is_file() else []
 
 
-def read_attention(path: Path) -> list[np.ndarray]:
-    """One array [layers, heads, T, T] a prompt.
+def read_arrays(path: Path, *, missing_ok: bool = False) -> dict[str, np.ndarray]:
+    """The arrays of a file, by name; none where it may be missing and is.
 
     Raises:
         ArtifactError: the file is missing or damaged.
     """
+    if missing_ok and not path.exists():
+        return {}
     try:
-        arrays = load_file(path)
+        return load_file(path)
     except FileNotFoundError:
         raise ArtifactError(path, "not there; `dvc repro` makes it, `dvc checkout` restores it") from None
     except SafetensorError as error:
         raise ArtifactError(path, f"not readable ({error}); `dvc repro -f` makes it anew") from None
-    return [arrays[f"prompt-{i}"] for i in range(len(arrays))]
 
 
 def noam_rates(d_model: int, warmups: list[int]) -> pd.DataFrame:
@@ -160,9 +165,29 @@ def prompt_figures(facts: report.Run, attention: list[np.ndarray]) -> Iterator[t
         if len(words) == 1:
             continue
         yield f"attention-p{i}", heatmaps.overview_figure(weights, words, prompt=prompt)
+        yield f"heads-p{i}", attention_statistics_figure(attention_statistics(weights), prompt=prompt)
         for layer, head in np.ndindex(*weights.shape[:2]):
             table = pd.DataFrame(weights[layer, head], index=words, columns=words)
             yield f"attention-p{i}-L{layer}H{head}", heatmaps.attention_figure(table, layer=layer, head=head)
+
+
+def figures_before(
+    facts: report.Run, attention: list[np.ndarray], before: dict[str, np.ndarray]
+) -> Iterator[tuple[str, Figure]]:
+    """How the attention of each prompt came about: the models kept on the way beside the last one, and each alone."""
+    for i, (entry, last) in enumerate(zip(facts.next_words, attention, strict=True)):
+        words, prompt = entry["tokens"], " ".join(entry["tokens"])
+        own = {
+            int(name.rpartition("/")[2]): weights for name, weights in before.items() if name.startswith(f"prompt-{i}/")
+        }
+        if not own:
+            continue
+        steps = sorted(own)
+        shown = np.stack([*(own[step] for step in steps), last])
+        name = f"attention-over-training-p{i}"
+        yield name, heatmaps.attention_over_training_figure(shown, [*steps, facts.updates], words, prompt=prompt)
+        for step in steps:
+            yield f"step{step}-attention-p{i}", heatmaps.overview_figure(own[step], words, prompt=prompt)
 
 
 def warn_of_unreadable(stage: Stage[PlotsParams], facts: report.Run) -> None:

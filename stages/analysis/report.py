@@ -62,7 +62,8 @@ def page(run: Run, pictures: Mapping[str, bytes]) -> str:
     """The report as HTML.
 
     `pictures` holds SVG files by name: loss, rate, gradient-norm, noam-rate, of several replicas replicas; for prompt i
-    next-words-p{i}, and where it has more than one token attention-p{i} and attention-p{i}-L{layer}H{head}.
+    next-words-p{i}, and where it has more than one token attention-p{i}, attention-p{i}-L{layer}H{head} and heads-p{i};
+    where models were kept on the way attention-over-training-p{i}.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -258,6 +259,7 @@ def _prompt(index: int, entry: dict[str, Any], pictures: Mapping[str, bytes], sh
         "next": entry["next"][:MAX_BARS],
         "more": max(0, len(entry["next"]) - MAX_BARS),
         "heads": [(name, name.removeprefix(prefix)) for name in heads if name in shown],
+        "on_the_way": f"attention-over-training-p{index}" in pictures,
     }
 
 

@@ -15,6 +15,7 @@ from stages.errors import ArtifactError
 from stages.model.language_model import LanguageModel, LanguageModelConfig
 
 WEIGHTS, CONFIG = "weights.safetensors", "config.json"
+SNAPSHOTS = "snapshots"  # weights on the way of a training, each named by the number of updates done
 
 
 def save_model(model: LanguageModel, folder: Path, about: dict[str, Any]) -> None:
@@ -43,6 +44,16 @@ def load_model(folder: Path) -> tuple[LanguageModel, dict[str, Any]]:
         model = LanguageModel(LanguageModelConfig.model_validate(content["model"]))
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactError(folder / CONFIG, f"not the configuration of a model ({error})") from None
+    load_weights(model, weights)
+    return model, content
+
+
+def load_weights(model: LanguageModel, weights: Path) -> None:
+    """Put the weights of a file into a model.
+
+    Raises:
+        ArtifactError: missing, damaged, not safetensors, or weights of another shape.
+    """
     try:
         tensors = safetensors.torch.load_file(weights)
     except FileNotFoundError:
@@ -54,4 +65,3 @@ def load_model(folder: Path) -> tuple[LanguageModel, dict[str, Any]]:
         raise ArtifactError(weights, f"its tensors are not those of the model in {CONFIG}")
     for name, tensor in tensors.items():
         parameters[name].data = tensor
-    return model, content

@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 
 NAME = "noam-lm"
 _ENTRY = "stages.model.predict"
-_REQUIREMENTS = ("mlflow", "torch", "safetensors", "pydantic", "pyyaml", "numpy", "regex", "tokenizers", "threadpoolctl")
+_REQUIREMENTS = (
+    "mlflow",
+    "torch",
+    "safetensors",
+    "pydantic",
+    "pyyaml",
+    "numpy",
+    "regex",
+    "tokenizers",
+    "threadpoolctl",
+)
 _EXAMPLE = (["el perro"], {"top_k": 5})
 
 

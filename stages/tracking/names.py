@@ -14,7 +14,10 @@ REPLICA, SUMMARY = "replica", "summary"  # values of the tag `noam.role`
 TAG_ROLE, TAG_GROUP, TAG_REPLICAS, TAG_PARENT = "noam.role", "noam.group", "noam.replicas", "mlflow.parentRunId"
 TAG_REPEAT, TAG_DIVERGED_AT, TAG_DIVERGED = "noam.repeat", "noam.diverged_at", "noam.diverged"
 # What a summary has as `summary/<split>_<measure>`, and as `summary/<count>`.
-SUMMARISED = ("loss", "loss_std", "loss_low", "loss_high", "excess", "perplexity", "accuracy")
+SUMMARISED = (
+    *("loss", "loss_std", "loss_low", "loss_high", "excess", "excess_error", "perplexity", "accuracy"),
+    *("bits_per_character", "bits_per_byte", "accuracy_top5", "ece", "gain", "agreement_number", "agreement_gender"),
+)
 COUNTED = ("replicas", "diverged")
 
 _PARAM_LENGTH = 6000

@@ -205,16 +205,22 @@ def _images(figures: Path, stage: Path, when: int) -> None:
     pictures = [*sorted(figures.rglob("*attention*.png")), *sorted(figures.rglob("*next-words*.png"))]
     for figure in pictures[:_IMAGES]:
         target.mkdir(exist_ok=True)
-        key = image_key(figure.relative_to(figures))
-        base = f"{key.replace('/', '~')}+step+0+timestamp+{when}+{uuid.uuid5(_NAMESPACE, key)}"
+        key, step = image_key(figure.relative_to(figures))
+        base = f"{key.replace('/', '~')}+step+{step}+timestamp+{when}+{uuid.uuid5(_NAMESPACE, f'{key} {step}')}"
         shutil.copy(figure, target / f"{base}.png")
         (target / f"{base}+compressed.webp").write_bytes(_thumbnail(figure))
 
 
-def image_key(figure: Path) -> str:
-    """The name under which the UI lists a figure: attention-p1-L0H2.png → `attention/p1-L0H2`."""
+def image_key(figure: Path) -> tuple[str, int]:
+    """The name under which the UI lists a figure, and its step.
+
+    attention-p1-L0H2.png → `attention/p1-L0H2`; step300-attention-p1.png → step 300 of `attention/p1-on-the-way`.
+    """
     stem = re.sub(r"[^a-zA-Z0-9_\-. ]", "-", figure.stem)
-    return re.sub(r"^(attention|next-words)-", r"\1/", stem)
+    on_the_way = re.fullmatch(r"step(\d+)-(.+)", stem)
+    step = int(on_the_way[1]) if on_the_way else 0
+    stem = f"{on_the_way[2]}-on-the-way" if on_the_way else stem
+    return re.sub(r"^(attention|next-words)-", r"\1/", stem), step
 
 
 def _thumbnail(figure: Path) -> bytes:
