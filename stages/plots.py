@@ -9,6 +9,7 @@ of several replicas their curves); writes reports/figures and reports/index.html
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,16 @@ def main() -> None:
     )
 
     rates = noam_rates(stage.params.rate_d_model, stage.params.rate_warmups)
-    drawn = {
-        "noam-rate": style.rendered(figures.noam_rate_figure(rates, d_model=stage.params.rate_d_model)),
-        **{name: style.rendered(figure) for name, figure in training_figures(history, validation, facts)},
-        **{name: style.rendered(figure) for name, figure in replica_figures(validation, facts)},
-        **{name: style.rendered(figure) for name, figure in evaluation_figures(facts)},
-        **{name: style.rendered(figure) for name, figure in prompt_figures(facts, attention)},
-        **{name: style.rendered(figure) for name, figure in figures_before(facts, attention, before)},
-    }
+    drawn = style.all_rendered(
+        chain(
+            [("noam-rate", figures.noam_rate_figure(rates, d_model=stage.params.rate_d_model))],
+            training_figures(history, validation, facts),
+            replica_figures(validation, facts),
+            evaluation_figures(facts),
+            prompt_figures(facts, attention),
+            figures_before(facts, attention, before),
+        )
+    )
     page = report.page(facts, {name: kinds["svg"] for name, kinds in drawn.items()})
     warn_of_unreadable(stage, facts)
 

@@ -7,8 +7,12 @@ the screen has a say: every figure is made and drawn inside `applied`, which sta
 from __future__ import annotations
 
 import io
+import multiprocessing
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import matplotlib as mpl
@@ -22,6 +26,8 @@ BLUE, ORANGE, GREEN, GREY, INK = "#0072B2", "#D55E00", "#009E73", "#8C8C8C", "#2
 MASKED = "#E4E4E4"  # cells of the future, which attention cannot see
 DPI = 200  # of the PNG files: 8 inches give 1600 pixels
 SLIDE = (8.0, 4.5)  # inches, 16:9
+_AT_ONCE = 64
+_figures: list[Figure] = []
 
 _STYLE: dict[str, Any] = {
     "axes.axisbelow": True,
@@ -74,3 +80,34 @@ def rendered(figure: Figure) -> dict[str, bytes]:
         figure.set_layout_engine("none")  # the layout of the PNG is kept
         FigureCanvasSVG(figure).print_svg(svg, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))  # type: ignore[no-untyped-call]
         return {"png": png.getvalue(), "svg": svg.getvalue()}
+
+
+def all_rendered(figures: Iterable[tuple[str, Figure]]) -> dict[str, dict[str, bytes]]:
+    """`rendered` of each figure by its name, on all cores where processes can be forked.
+
+    A few at a time, so that no more than these are in memory.
+    """
+    found: dict[str, dict[str, bytes]] = {}
+    waiting = iter(figures)
+    cores = _cores()
+    while some := list(islice(waiting, _AT_ONCE)):
+        found |= dict(zip([name for name, _ in some], _drawn([figure for _, figure in some], cores), strict=True))
+    return found
+
+
+def _drawn(figures: list[Figure], cores: int) -> list[dict[str, bytes]]:
+    if cores == 1 or len(figures) == 1:
+        return [rendered(figure) for figure in figures]
+    _figures[:] = figures  # what a forked process finds in its memory need not be sent to it
+    with multiprocessing.get_context("fork").Pool(min(cores, len(figures))) as pool:
+        return pool.map(_nth_rendered, range(len(figures)), chunksize=1)
+
+
+def _nth_rendered(i: int) -> dict[str, bytes]:
+    return rendered(_figures[i])
+
+
+def _cores() -> int:
+    if sys.platform != "linux":
+        return 1
+    return len(os.sched_getaffinity(0))
