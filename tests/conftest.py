@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,19 @@ settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")
 
 
+@pytest.fixture(autouse=True)
+def subnormal_numbers() -> Iterator[None]:
+    """Stages that run inside the tests' process count them as zero, which Hypothesis refuses to work with."""
+    yield
+    torch.set_flush_denormal(False)
+
+
 class Lab:
     """A copy of the project in a temporary folder, which is the current folder of the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in ("params.yaml", "dvc.yaml"):
+        for name in ("params.yaml", "dvc.yaml", "grammar"):
             shutil.copy(ROOT / name, folder)
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "stages", folder / "stages", ignore=ignore)

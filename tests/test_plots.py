@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from stages import files, paths, plots
 from stages.params import WITHOUT_EFFECT, TrainParams
@@ -26,7 +26,14 @@ INPUTS = (
 )
 PROMPTS = [["[bos]"], ["[bos]", "un", "गाय", "القطة", "小猫", "ᠮ"]]
 CURVES = ["loss", "rate", "gradient-norm", "noam-rate", "calibration"]
-PROMPT_FIGURES = ["next-words-p0", "next-words-p1", "attention-p1", "attention-p1-L0H0", "attention-p1-L0H1"]
+PROMPT_FIGURES = [
+    "next-words-p0",
+    "next-words-p1",
+    "attention-p1",
+    "attention-p1-L0H0",
+    "attention-p1-L0H1",
+    "heads-p1",
+]
 OUTPUTS = {f"{name}.{kind}" for name in CURVES + PROMPT_FIGURES for kind in ("png", "svg")} | {"index.html"}
 ABOUT = {"measured_on": "training text", "context": 512, "stride": 512, "counted_tokens": 48}
 BINS = [{"low": i / 15, "high": (i + 1) / 15, "tokens": i, "confidence": i / 15, "accuracy": 0.5} for i in range(15)]
@@ -156,6 +163,18 @@ def test_replicas_have_their_figure_and_the_report_has_it(small_lab: Lab) -> Non
     assert small_lab.bytes_of("reports") == once
 
 
+def test_models_kept_on_the_way_are_drawn(tmp_path: Path) -> None:
+    inputs(tmp_path)
+    last = load_file(tmp_path / paths.EVALUATION / "attention.safetensors")["prompt-1"]
+    before = {f"prompt-1/{step}": np.ascontiguousarray(last) for step in (0, 9, 45)}
+    save_file(before, tmp_path / paths.EVALUATION / "attention_before.safetensors")
+    done = run_stage(tmp_path)
+    assert done.returncode == 0, done.stderr
+    added = ["attention-over-training-p1", *(f"step{step}-attention-p1" for step in (0, 9, 45))]
+    assert set(outputs(tmp_path)) == OUTPUTS | {f"{name}.{kind}" for name in added for kind in ("png", "svg")}
+    assert "at several times of the training" in (tmp_path / paths.REPORT).read_text(encoding="utf-8")
+
+
 def test_a_run_that_diverged_at_once_has_all_its_figures(tmp_path: Path) -> None:
     """As the stages before leave it: no update, no finite number, the measurement before the first update."""
     inputs(tmp_path)
@@ -186,10 +205,10 @@ def test_damaged_attention_is_one_message(tmp_path: Path, content: bytes) -> Non
     path = tmp_path / paths.EVALUATION / "attention.safetensors"
     path.write_bytes(content)
     with pytest.raises(plots.ArtifactError, match=r"attention\.safetensors: not readable .*dvc repro"):
-        plots.read_attention(path)
+        plots.read_arrays(path)
     path.unlink()
     with pytest.raises(plots.ArtifactError, match="not there"):
-        plots.read_attention(path)
+        plots.read_arrays(path)
 
 
 def test_noam_rates_are_those_of_the_paper_and_hit_the_peaks() -> None:
@@ -203,8 +222,6 @@ def test_noam_rates_are_those_of_the_paper_and_hit_the_peaks() -> None:
 
 
 def test_the_stage_imports_neither_torch_nor_mlflow() -> None:
-    code = (
-        "import sys, stages.plots; print(sorted({'torch', 'mlflow', 'scipy', 'matplotlib.pyplot'} & set(sys.modules)))"
-    )
+    code = "import sys, stages.plots; print(sorted({'torch', 'mlflow', 'matplotlib.pyplot'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

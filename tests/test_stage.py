@@ -90,8 +90,8 @@ def test_a_large_input_is_watched_too(lab: Lab, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("name", "called", "outputs"),
     [
-        ("prepare", "split_sentences", ["data/prepared", "reports/corpus.json"]),
-        ("vocab", "read_lines", ["data/vocab"]),
+        ("prepare", "assign", ["data/prepared", "reports/corpus.json"]),
+        ("vocab", "save_ids", ["data/vocab"]),
         ("train", "count_updates", ["data/model", "reports/history.json", "reports/validation.json"]),
         ("evaluate", "prefix_tree_floor", ["data/evaluation", "reports/metrics.json"]),
     ],

@@ -112,9 +112,11 @@ def test_running_again_changes_no_byte_and_another_seed_does(small_lab: Lab) -> 
     changed = {name for name, content in small_lab.bytes_of(*outputs).items() if content != first[name]}
     assert changed == {
         "data/evaluation/attention.safetensors",
+        "data/evaluation/attention_before.safetensors",
         "data/evaluation/calibration.json",
         "data/evaluation/next_words.json",
         "data/model/config.json",
+        *(f"data/model/snapshots/{step}.safetensors" for step in (0, 6, 13, 20)),
         "data/model/weights.safetensors",
         "reports/history.json",
         "reports/metrics.json",

@@ -9,7 +9,9 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -99,8 +101,18 @@ def _drawn(figures: list[Figure], cores: int) -> list[dict[str, bytes]]:
     if cores == 1 or len(figures) == 1:
         return [rendered(figure) for figure in figures]
     _figures[:] = figures  # what a forked process finds in its memory need not be sent to it
-    with multiprocessing.get_context("fork").Pool(min(cores, len(figures))) as pool:
+    pool = multiprocessing.get_context("fork").Pool(min(cores, len(figures)), _leave_signals_alone)
+    try:
         return pool.map(_nth_rendered, range(len(figures)), chunksize=1)
+    finally:
+        pool.close()  # `terminate` would send a signal
+        pool.join()
+
+
+def _leave_signals_alone() -> None:
+    """A worker has its parent's handlers, yet it is the parent's to say why it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _nth_rendered(i: int) -> dict[str, bytes]:
@@ -108,6 +120,7 @@ def _nth_rendered(i: int) -> dict[str, bytes]:
 
 
 def _cores() -> int:
-    if sys.platform != "linux":
+    """How many processes may draw; one, where a fork could copy a lock that another thread holds."""
+    if sys.platform != "linux" or threading.active_count() > 1:
         return 1
     return len(os.sched_getaffinity(0))

@@ -63,9 +63,3 @@ def read_units(path: Path) -> Iterator[str]:
         raise ArtifactError(path, "not there; `dvc repro` makes it, `dvc checkout` restores it") from None
     except UnicodeDecodeError as error:
         raise ArtifactError(path, f"not what stage prepare writes ({error}); `dvc repro -f` makes it anew") from None
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file, ended by LF, CR LF or CR; a last line without an end counts."""
-    with open(path, encoding="utf-8") as file:
-        return [line.removesuffix("\n") for line in file]

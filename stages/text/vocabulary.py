@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stages import files
 from stages.errors import ArtifactError, LabError
-from stages.text.reading import Form, fold, normalise
+from stages.text.reading import Form, fold, normalise, one_line_end
 from stages.text.tokenizers import BYTES, LEARNED, WORDS, learn, make_tokenizer
 
 SPECIALS = ("[pad]", "[bos]", "[eos]", "[unk]")
@@ -121,7 +121,7 @@ class Vocabulary:
         """
         settings = self.settings
         if settings.keep_spaces:
-            return fold(text, lowercase=settings.lowercase, form=settings.normalisation)
+            return one_line_end(fold(text, lowercase=settings.lowercase, form=settings.normalisation))
         single = normalise(text, lowercase=settings.lowercase, form=settings.normalisation)
         return f"{single} " if single and text[-1].isspace() and settings.tokenizer not in WORDS else single
 

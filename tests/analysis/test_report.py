@@ -104,6 +104,7 @@ def pictures(heads: int = 2) -> dict[str, bytes]:
         "next-words-p0",
         "next-words-p1",
         "attention-p1",
+        "heads-p1",
     ]
     names += [f"attention-p1-L0H{head}" for head in range(heads)]
     return {name: f"<svg>{name}</svg>".encode() for name in names}
