@@ -383,7 +383,7 @@ def test_a_single_token_has_no_attention() -> None:
 
 def test_many_heads_are_left_to_the_folder() -> None:
     page = Page(run(), pictures(heads=report.MAX_HEADS + 7))
-    assert len(page.all("img")) == 8 + report.MAX_HEADS
+    assert len(page.all("img")) == 9 + report.MAX_HEADS
     assert "The other 7 pictures lie in reports/figures" in page.text
     assert "reports/figures" not in Page(run()).text
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stages import files
+from stages import files, paths
 from tests.conftest import ROOT, Lab
 
 HERE = Path(__file__).parent
@@ -76,7 +76,7 @@ def run_all(folder: Path) -> None:
             "lr": [record["lr"] for record in history],
             "grad_norm": [record["grad_norm"] for record in history],
             "validation": [record["loss"] for record in validation],
-            "metrics": {split: metrics[split]["loss"] for split in metrics if split != "measured_on"},
+            "metrics": {split: metrics[split]["loss"] for split in paths.SPLITS if split in metrics},
         }
     files.write_json(folder / "found.json", found)
 
