@@ -6,6 +6,8 @@
     memory      the peak while training on a text of 1 GB
     pipeline    what `dvc repro` takes beyond the training loop
     checkpoint  what checkpoints add
+    scoring     tokens a second of the evaluation, beside training
+    text        how fast a text of 1 GB is prepared and cut into words, and the memory that it takes
 
 Prints Markdown and writes build/bench.json. No time makes it fail; a contender that cannot run does.
 """
@@ -19,6 +21,7 @@ import os
 import platform
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -196,6 +199,55 @@ def checkpoint(scale: Scale) -> Report:
     return report
 
 
+def scoring(scale: Scale) -> Report:
+    base, entries = "training, native", {}
+    for numerics in ("native", "portable"):
+        entries[f"training, {numerics}"] = Entry("our characters", 15, 10, {"numerics": numerics})
+        entries[f"scoring, {numerics}"] = Entry("our scores", 3, 2, {"numerics": numerics})
+    text, name = texts.real_text()
+    with tempfile.TemporaryDirectory() as folder:
+        texts.write_characters(Path(folder), text)
+        outcome = contest(entries, scale.rounds, Path(folder))
+    report = Report.of(f"Characters of {name}, trained and scored, two threads", base, outcome)
+    for numerics in ("native", "portable"):
+        speeds = [
+            [turn.tokens / turn.wall for turn in report.turns[f"{what}, {numerics}"]]
+            for what in ("training", "scoring")
+        ]
+        ratio = Spread.of([fast / slow for slow, fast in zip(*speeds, strict=True)])
+        report.values[f"tokens_a_second_{numerics}"] = asdict(ratio)
+        report.notes.append(f"{numerics}: {ratio.median:.2f} times as many tokens a second are scored as are trained")
+    return report
+
+
+def text(scale: Scale) -> Report:
+    size = 10**8 if scale.quick else 10**9
+    report = Report(f"A text of {size / 1e9:g} GB, tokenizer: word", "")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        for name in ("stages", "params.yaml", "dvc.yaml"):
+            (folder / name).symlink_to(ROOT / name)
+        file = folder / "large.txt"
+        texts.write_text(file, size)
+        content = (folder / "params.yaml").read_text(encoding="utf-8").replace("data/raw/notebook.txt", "large.txt")
+        (folder / "params.yaml").unlink()
+        (folder / "params.yaml").write_text(content, encoding="utf-8")
+        for stage in ("prepare", "vocab"):
+            start = time.perf_counter()
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"stages.{stage}"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+            _, status, used = os.wait4(process.pid, 0)
+            seconds, peak = time.perf_counter() - start, used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            if status:
+                said = process.stderr.read().decode() if process.stderr else ""
+                raise ContenderError(f"{stage} ended with {os.waitstatus_to_exitcode(status)}: {said[-300:]}")
+            speed = file.stat().st_size / 1e6 / seconds
+            report.values[stage] = {"megabytes_a_second": speed, "peak_bytes": peak}
+            report.notes.append(f"{stage}: {speed:.1f} MB/s, peak of resident memory {peak / 1e9:.2f} GB")
+    return report
+
+
 CASES: dict[str, Callable[[Scale], Report]] = {
     "one-run": one_run,
     "replicas": replicas,
@@ -203,6 +255,8 @@ CASES: dict[str, Callable[[Scale], Report]] = {
     "memory": memory,
     "pipeline": pipeline,
     "checkpoint": checkpoint,
+    "scoring": scoring,
+    "text": text,
 }
 
 

@@ -76,6 +76,7 @@ KINDS: dict[str, Callable[..., Work]] = {
     "our replicas": ours("replicas"),
     "our characters": ours("characters"),
     "our large text": ours("large"),
+    "our scores": ours("scored"),
 }
 
 

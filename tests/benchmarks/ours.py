@@ -19,6 +19,7 @@ from stages.training.batches import Sentences
 from stages.training.records import Update
 from stages.training.replicas import GroupListener, run_tasks
 from stages.training.runs import Listener, Stop, Task, run_task
+from stages.training.scoring import score
 from stages.training.session import Session
 from tests.benchmarks import texts
 
@@ -137,3 +138,18 @@ def large(**settings: Any) -> Iterator[tuple[int, float]]:
     chosen = ENDLESS | LARGE | settings
     session = start(chosen, splits, len(SPECIALS) + texts.LARGE_WORDS)
     return updates(session, chosen["batch_size"] * chosen["context"])
+
+
+def scored(**settings: Any) -> Iterator[tuple[int, float]]:
+    """The same windows, scored as the evaluation does, as many tokens at a time as ten updates train."""
+    splits = only_training(Sentences.load(Path(texts.SENTENCES)))
+    vocab_size = len(SPECIALS) + texts.count_characters(Path())
+    chosen = ENDLESS | CHARACTERS | settings
+    session = start(chosen, splits, vocab_size)
+    an_update = chosen["batch_size"] * chosen["context"]
+    while True:
+        threads = chosen["threads"]
+        done = score(
+            session.model, splits["train"], tokens=10 * an_update, max_length=chosen["context"], threads=threads
+        )
+        yield 1, done.tokens

@@ -74,3 +74,16 @@ def write_large(folder: Path, text_bytes: int) -> int:
         ids[first : first + piece.size] = piece.ravel()
     ids.flush()
     return len(ids)
+
+
+def write_text(file: Path, size: int) -> None:
+    """A text of about so many bytes, a sentence of ten words a line, written a piece at a time."""
+    random = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlucmfwypvbgkqjxzáéñ"))
+    words = np.array(["".join(random.choice(letters, length)) for length in random.integers(2, 10, 60_000)])
+    share = 1 / np.arange(1, len(words) + 1)
+    with open(file, "w", encoding="utf-8") as out:
+        while file.stat().st_size < size:
+            chosen = random.choice(words, (_PIECE, 10), p=share / share.sum())
+            out.writelines(f"{' '.join(line)}.\n" for line in chosen)
+            out.flush()
