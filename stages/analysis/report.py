@@ -244,6 +244,10 @@ def _flat(account: dict[str, Any], path: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in account.items():
         name = path + key.replace("_", " ")
+        if key == "files":
+            value = {one.get("file", str(i)): one for i, one in enumerate(value)}
+        elif isinstance(value, list):
+            value = ", ".join(map(str, value)) or "none"
         found |= _flat(value, f"{name}: ") if isinstance(value, dict) else {name: value}
     return found
 
