@@ -142,16 +142,6 @@ class Sentences:
                 self._singles[i] = batch
         return batch
 
-    def beginning(self, targets: int) -> int:
-        """How many of the first sentences have at most this many targets together; at least one."""
-        return max(1, int(np.searchsorted(np.cumsum(self.lengths - 1), targets, side="right")))
-
-    def in_order(self, batch_size: int, count: int | None = None) -> Iterator[Batch]:
-        """All sentences once, or the first `count` of them, in the order of the text."""
-        count = len(self) if count is None else count
-        for start in range(0, count, batch_size):
-            yield self.batch(range(start, min(start + batch_size, count)))
-
 
 class Windows:
     """A text as windows of `context` tokens, the first of which begins at `offset`.

@@ -49,16 +49,14 @@ def test_a_batch_is_padded_on_the_right_to_its_longest_sentence() -> None:
     assert batch.count == 6
 
 
-@given(TEXTS, st.integers(1, 20), st.integers(0, 5), st.sampled_from(["in order", "shuffled", "bucketed"]))
+@given(TEXTS, st.integers(1, 20), st.integers(0, 5), st.sampled_from(["shuffled", "bucketed"]))
 def test_every_word_and_end_is_a_target_once_an_epoch(
     text: list[list[int]], size: int, seed: int, batches: str
 ) -> None:
     whole = sentences(text)
     expected = Counter(i for words in text for i in (*words, EOS))
     source = torch.Generator().manual_seed(seed)
-    drawn = (
-        whole.in_order(size) if batches == "in order" else batches_of(Epochs(whole, batches, size, context=64), source)
-    )
+    drawn = batches_of(Epochs(whole, batches, size, context=64), source)
     sizes: list[int] = []
     found: Counter[int] = Counter()
     for batch in drawn:
@@ -111,12 +109,6 @@ def test_bucketed_batches_hold_sentences_of_like_length(lengths: list[int], size
     found = [(batch.targets_BT != PAD).sum(1).tolist() for batch in batches_of(epochs, generator(seed, "order"))]
     found.sort(key=lambda batch: (min(batch), max(batch)))
     assert all(max(one) <= min(other) for one, other in itertools.pairwise(found))
-
-
-def test_the_first_sentences_with_so_many_targets() -> None:
-    whole = sentences([[4, 5], [6], [7, 8, 9]])  # 3, 2 and 4 targets
-    assert [whole.beginning(n) for n in (1, 3, 4, 5, 8, 9, 99)] == [1, 1, 1, 2, 2, 3, 3]
-    assert [batch.count for batch in whole.in_order(2, count=2)] == [5]
 
 
 def test_sentences_that_do_not_end_are_refused() -> None:
