@@ -324,3 +324,47 @@ def test_unknown_words_of_a_prompt_are_said(small_lab: Lab, capsys: pytest.Captu
     assert (first["tokens"], first["unknown"]) == (["[bos]", "el", "[unk]", "come"], ["dragón"])
     assert (second["tokens"], second["unknown"]) == (["[bos]"], [])
     assert len(first["next"]) == len(second["next"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "tokenizer", "hinted"),
+    [
+        ("今日は良い天気です\n明日も晴れるでしょう\n", "word", True),
+        ("วันนี้อากาศดีมาก\nพรุ่งนี้ฝนจะตก\n", "word", True),
+        ("今日は良い天気です\n明日も晴れるでしょう\n", "char", False),
+        ("hola\nadiós\n", "word", False),
+        ("오늘은 날씨가 좋습니다\n내일도 맑겠지요\n", "word", False),
+    ],
+)
+def test_a_script_without_spaces_is_noticed(
+    small_lab: Lab, capsys: pytest.CaptureFixture[str], text: str, tokenizer: str, hinted: bool
+) -> None:
+    small_lab.corpus(text)
+    small_lab.set(tokenizer=tokenizer)
+    small_lab.run("prepare", "vocab")
+    assert ("no spaces between words" in capsys.readouterr().err) == hinted
+
+
+@pytest.mark.parametrize("tokenizer", ["word_punct", "char", "byte", "bpe", "unigram"])
+def test_every_tokenizer_comes_to_the_end_of_the_pipeline(small_lab: Lab, tokenizer: str) -> None:
+    small_lab.set(tokenizer=tokenizer, max_vocab=280, valid_fraction=0.2)
+    small_lab.run("prepare", "vocab", "train", "evaluate", "plots")
+    metrics = small_lab.read("reports/metrics.json")
+    text = (small_lab.folder / "data/prepared/valid.txt").read_text(encoding="utf-8")
+    nats = metrics["valid"]["loss"] * metrics["valid"]["tokens"]
+    assert metrics["valid"]["bits_per_character"] == pytest.approx(nats / math.log(2) / len(text))
+    vocabulary = small_lab.read("data/vocab/vocab.json")
+    assert vocabulary["tokenizer"] == tokenizer
+    prompts = small_lab.read("data/evaluation/next_words.json")
+    assert all(word["word"].strip() for prompt in prompts for word in prompt["next"])
+
+
+def test_long_sentences_are_read_in_windows_and_it_is_said(small_lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+    small_lab.corpus("uno dos tres\n" + "a b c d e " * 20 + "\n")
+    small_lab.set(max_length=16)
+    small_lab.run("prepare", "vocab", "train", "evaluate")
+    assert "1 sentence(s) of more than max_length = 16 tokens, the longest of 101" in capsys.readouterr().err
+    metrics = small_lab.read("reports/metrics.json")
+    assert metrics["train"]["tokens"] == 4 + 101
+    assert metrics["context"] == 16
+    assert len(small_lab.read("reports/history.json")) == 3 * (1 + 7)
