@@ -78,11 +78,11 @@ def test_queue_fills_the_store_of_the_main_workspace(fresh: Callable[..., Projec
 def test_queued_experiment_runs_the_code_of_its_snapshot(project: Project) -> None:
     """An edited module that is in git's index when queued, and gone from the workspace when the worker starts."""
     project.run("git", "checkout", "-q", "--", ".")
-    evaluate = project.root / "stages/evaluate.py"
-    original = evaluate.read_text(encoding="utf-8")
-    evaluate.write_text(original.replace('"tokens": result.tokens', '"tokens": result.tokens + 1000'), encoding="utf-8")
-    assert evaluate.read_text(encoding="utf-8") != original
-    project.run("git", "add", "stages/evaluate.py")
+    measures = project.root / "stages/analysis/measures.py"
+    original = measures.read_text(encoding="utf-8")
+    measures.write_text(original.replace("**counted, ", '**counted, "tokens": 1048, '), encoding="utf-8")
+    assert measures.read_text(encoding="utf-8") != original
+    project.run("git", "add", "stages/analysis/measures.py")
     project.run("dvc", "exp", "run", "--queue", "-n", "edited", "-S", "epochs=7")
     project.run("git", "reset", "-q", "--hard")
     finish_queue(project, jobs=1)

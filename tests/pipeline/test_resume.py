@@ -85,7 +85,7 @@ def kill_at_random(project: Project, times: int, draw: random.Random) -> list[in
 
 
 @pytest.mark.parametrize(
-    ("kills", "epochs"), [(5, 60), pytest.param(50, 600, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+    ("kills", "epochs"), [(5, 150), pytest.param(50, 1500, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
 )
 def test_killed_at_random_it_ends_with_the_same_lock(fresh: Callable[..., Project], kills: int, epochs: int) -> None:
     project = fresh(**LONG | {"epochs": epochs})
