@@ -55,7 +55,7 @@ def set_numerics(mode: str) -> None:
         os.environ.update(_PORTABLE if avx2 else {"MKL_CBWR": _PORTABLE["MKL_CBWR"]})
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)  # of this thread, and of those that it starts
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")  # `use_deterministic_algorithms` would import torch's compiler
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 

@@ -41,6 +41,7 @@ class Engine:
         self.model, self._settings, self._dropout = model, settings, dropout
         self.weights = nn.Parameter(nn.utils.parameters_to_vector(model.parameters()).detach())
         if settings.compile:
+            torch.use_deterministic_algorithms(True)  # of the compiler as well
             model.positions_and_mask(settings.context)  # what is compiled depends on the length of these tables
         # Compiled code has a copy even for one shard: measurements may lengthen the model's own tables.
         copies = [copy.deepcopy(model) for _ in range(settings.shards - (not settings.compile))]

@@ -102,7 +102,8 @@ def saved_runs(**settings: Any) -> Iterator[tuple[int, float]]:
     while True:
         task = task_of(ENDLESS | FAITHFUL | settings, vocab_size)
         checkpoint = run_task(task, splits, Stop(), Listener())
-        checkpoint.remove()
+        checkpoint.release()
+        shutil.rmtree(checkpoint.folder)
         yield task.settings.max_updates, task.settings.max_updates * TOY_TOKENS
 
 
