@@ -7,6 +7,7 @@ differ.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -77,6 +78,7 @@ def run(main: Callable[[], None]) -> None:
     try:
         signal.signal(signal.SIGTERM, _raise_interrupt)
         main()
+        gc.freeze()  # the interpreter would look for garbage among all that torch is made of before it ends
     except LabError as error:
         _close_execution("failed", str(error))
         print(f"error: {error}", file=sys.stderr, flush=True)
