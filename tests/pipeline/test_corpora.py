@@ -46,7 +46,11 @@ def test_it_runs_to_the_end(
     assert used == lines
     assert ("dvc import-url" in done.stderr) == (name != "grammar")
     metrics = files.read_json(project.root / "reports/metrics.json")
-    assert metrics["valid"]["loss"] > metrics["valid"]["interval"]["loss_low"]
+    loss, interval = metrics["valid"]["loss"], metrics["valid"]["interval"]
+    if changes.get("unit") == "stream":  # one text, not a sample of sentences
+        assert set(interval.values()) == {None}
+    else:
+        assert interval["loss_low"] < loss < interval["loss_high"]
     assert ("truth" in metrics) == (name == "grammar")
     assert (project.root / "reports/index.html").stat().st_size > 100_000
     assert len(project.client().search_runs(["1"])) == 1
