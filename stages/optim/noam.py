@@ -73,6 +73,8 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             group["lr"] = rate
         with torch.set_grad_enabled(bool(self.base.defaults.get("differentiable"))):
+            if closure is None and _update_one_tensor(self.base):
+                return None
             return _bare_step(self.base)(self.base, closure)
 
     def state_dict(self) -> dict[str, Any]:
@@ -198,6 +200,33 @@ def _bare_step(base: torch.optim.Optimizer) -> Callable[..., float | None]:
     if getattr(getattr(step, "__code__", None), "co_name", "") == "_use_grad":
         step = step.__wrapped__
     return step  # type: ignore[no-any-return]
+
+
+def _update_one_tensor(base: torch.optim.Optimizer) -> bool:
+    """Call the fused kernel of Adam where all it has is one tensor, as torch would; False where that is not so.
+
+    Torch sorts tensors by device and type and counts their updates first, which takes a third as long as the kernel
+    does for the tensor of a small model.
+    """
+    if type(base) not in (torch.optim.Adam, torch.optim.AdamW) or len(base.param_groups) != 1:
+        return False
+    group = base.param_groups[0]
+    if len(group["params"]) != 1 or not group["fused"] or group["amsgrad"] or group["maximize"]:
+        return False
+    tensor: torch.Tensor = group["params"][0]
+    state = base.state.get(tensor)
+    if not state or tensor.grad is None or tensor.device.type != "cpu" or not isinstance(group["lr"], float):
+        return False
+    state["step"].add_(1)
+    kernel = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
+    beta1, beta2 = group["betas"]
+    kernel(
+        *([tensor], [tensor.grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]),
+        **{name: group[name] for name in ("lr", "weight_decay", "eps", "amsgrad", "maximize")},
+        beta1=beta1,
+        beta2=beta2,
+    )
+    return True
 
 
 def without_compiler() -> None:

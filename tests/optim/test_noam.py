@@ -443,3 +443,28 @@ def test_any_schedule_drives_any_base() -> None:
     model = network()
     optimizer = ScheduledOptimizer(model.parameters(), torch.optim.SGD, lambda t: 0.1 / t)
     assert [update(model, optimizer) for _ in range(3)] == [0.1, 0.05, 0.1 / 3]
+
+
+@pytest.mark.parametrize(("decay", "decoupled"), [(0.0, False), (0.1, False), (0.1, True)])
+@pytest.mark.parametrize("adam", [torch.optim.Adam, torch.optim.AdamW])
+def test_one_tensor_is_updated_as_torch_updates_it_to_the_bit(
+    adam: type[torch.optim.Optimizer], decay: float, decoupled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained() -> tuple[bytes, dict[str, Any]]:
+        source = torch.Generator().manual_seed(0)
+        weights = torch.nn.Parameter(torch.randn(1000, generator=source))
+        options: dict[str, Any] = {"base": adam} if adam is torch.optim.AdamW else {"decoupled": decoupled}
+        optimizer = NoamOptimizer([weights], 16, warmup=5, decay=decay, **options)
+        for _ in range(7):
+            weights.grad = torch.randn(1000, generator=source)
+            optimizer.update()
+        return weights.detach().numpy().tobytes(), optimizer.state_dict()["state"][0]
+
+    ours, state = trained()
+    called: list[bool] = []
+    monkeypatch.setattr("stages.optim.noam._update_one_tensor", lambda base: bool(called.append(True)))
+    theirs, expected = trained()
+    assert len(called) == 7
+    assert ours == theirs
+    assert state["step"] == expected["step"] == 7
+    assert all(torch.equal(state[name], expected[name]) for name in ("exp_avg", "exp_avg_sq"))
