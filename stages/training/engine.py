@@ -103,18 +103,23 @@ class _Shard:
     def __init__(self, model: LanguageModel, gradient: Tensor, loss: Loss | None, kind: str) -> None:
         self._model, self._gradient, self._loss, self._kind = model, gradient, loss, kind
         self._by_hand = ByHand(model) if loss is None and ByHand.fits(model, 1) else None
+        self._parameters = list(model.parameters())
+        self._gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]  # all
 
     def run(self, part: int, parts: int, work: Sequence[tuple[Batch, Tensor | None]], scale: float) -> float:
         """Gradient of this part of the batches into its vector; returns the sum of the losses."""
         pieces = [piece for batch, masks in work if (piece := _piece(batch, masks, part, parts))]
         if self._by_hand is not None and len(pieces) == 1 and ByHand.fits(self._model, pieces[0][0].shape[1]):
             return self._by_hand.loss_and_gradients(*pieces[0], self._kind, scale)
-        self._gradient.zero_()
         total = 0.0
-        for inputs_BT, targets_BT, masks_NBTD in pieces:
+        for i, (inputs_BT, targets_BT, masks_NBTD) in enumerate(pieces):
             loss = (self._loss or _loss)(self._kind, self._model, inputs_BT, targets_BT, masks_NBTD)
-            loss.backward(torch.tensor(scale))  # type: ignore[no-untyped-call]
+            # All into their places at once: `backward` would need zeros there, and add one after the other.
+            gradients = torch.autograd.grad(loss, self._parameters, torch.tensor(scale))
+            (torch._foreach_add_ if i else torch._foreach_copy_)(self._gradients, gradients)
             total += loss.item()
+        if not pieces:
+            self._gradient.zero_()
         return total
 
 

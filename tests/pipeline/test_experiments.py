@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable
 
 import pytest
 
-from tests.pipeline.project import Project
+from tests.pipeline.project import Project, clean_environment
 
 pytestmark = pytest.mark.pipeline
 
 
 def finish_queue(project: Project, jobs: int) -> str:
-    """Start the workers as people do, wait until the queue is empty, give its final listing."""
-    project.run("dvc", "queue", "start", "-j", str(jobs))
+    """Start the workers as people do, wait until the queue is empty, give its final listing.
+
+    Without a pipe: one of two workers that end at once may stay, and would keep it open.
+    """
+    command, quiet = ["dvc", "queue", "start", "-j", str(jobs)], subprocess.DEVNULL
+    subprocess.run(
+        command, cwd=project.root, env=clean_environment(), stdout=quiet, stderr=quiet, timeout=120, check=True
+    )
     deadline = time.monotonic() + 280
     while time.monotonic() < deadline:
         status = project.run("dvc", "queue", "status").stdout
