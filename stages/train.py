@@ -15,14 +15,14 @@ from tqdm import tqdm
 
 from stages import files, numerics, paths
 from stages.execution import Execution, start_follower
-from stages.model.storage import save_weights
+from stages.model.storage import SNAPSHOTS, save_weights
 from stages.params import WITHOUT_EFFECT, TrainParams
 from stages.stage import Stage, run
 from stages.text.vocabulary import Vocabulary
 from stages.training.batches import Sentences
 from stages.training.checkpoint import Checkpoint
 from stages.training.history import rows_of
-from stages.training.kept import SNAPSHOTS, discard, exists, left_behind
+from stages.training.kept import discard, exists, left_behind
 from stages.training.records import Divergence, Record, Update, Validation, count_updates
 from stages.training.replicas import GroupListener, run_tasks
 from stages.training.runs import Listener, Outcome, Stop, Task, run_task
@@ -74,8 +74,7 @@ def advise(stage: Stage[TrainParams], updates: int, sentences: Sentences) -> Non
             f"warmup = {params.warmup} ≥ {updates} updates: the rate is still rising when training ends and never "
             f"reaches its peak{fewer if batch > 1 else ''}"
         )
-    longest = int(sentences.lengths.max()) - 1
-    if params.batches != "packed" and longest > params.max_length:
+    if params.batches != "packed" and (longest := int(sentences.lengths.max()) - 1) > params.max_length:
         longer = int((sentences.lengths - 1 > params.max_length).sum())
         stage.warn(
             f"{longer} sentence(s) of more than max_length = {params.max_length} tokens, the longest of {longest}: "
