@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from stages import paths
 from stages.errors import ParamError, nearest
+from stages.optim import knobs
 
 
 def _number(value: Any) -> int | float:
@@ -143,19 +144,54 @@ class TrainParams(ArithmeticParams):
     loss: Literal["cross_entropy", "notebook"] = Field(
         "cross_entropy", description="cross-entropy of the logits, or the notebook's second softmax before it"
     )
-    optimizer: Literal["adam", "adamw", "sgd"] = Field(
-        "adam", description="adam (decay as L2 penalty), adamw (decoupled decay), sgd"
+    optimizer: Literal[
+        "adam",
+        "adamw",
+        "nadam",
+        "radam",
+        "adafactor",
+        "muon",
+        "sgd",
+        "adagrad",
+        "lion",
+        "soap",
+        "ademamix",
+        "prodigy",
+        "schedulefree",
+    ] = Field(
+        "adam",
+        description="what updates the weights; muon: the matrices of the blocks, AdamW the rest; from lion on: of the "
+        "extra noam-lab[optimizers]",
     )
-    schedule: Literal["noam", "inverse_sqrt", "constant", "none"] = Field(
-        "noam", description="learning rate: noam; inverse_sqrt or constant after a ramp to `lr`; none: `lr` throughout"
+    schedule: Literal["noam", "inverse_sqrt", "constant", "cosine", "linear", "wsd", "none"] = Field(
+        "noam",
+        description="learning rate: noam; after a ramp to `lr`: inverse_sqrt, constant, cosine, linear, wsd (constant, "
+        "then a fall); none: `lr` throughout",
     )
+    counting: Literal[
+        "paper",
+        "annotated",
+        "tensor2tensor",
+        "tensor2tensor_legacy",
+        "espnet",
+        "opennmt",
+        "allennlp",
+        "fairseq",
+        "transformers",
+    ] = Field("paper", description="how updates are numbered and rates scaled: as in the paper, or as a toolkit does")
     warmup: Whole = Field(40000, ge=1, description="updates until the peak rate; for no warm-up use schedule: none")
     factor: Real = Field(1.0, gt=0, description="multiplies the rate of the noam schedule")
     lr: Real = Field(0.001, gt=0, description="peak rate of the other schedules")
-    beta1: Real = Field(0.9, ge=0, lt=1, description="decay of Adam's first moment (momentum of sgd)")
-    beta2: Real = Field(0.98, ge=0, lt=1, description="decay of Adam's second moment")
-    eps: Real = Field(1e-9, gt=0, description="added to Adam's denominator")
+    min_lr: Real = Field(0.0, ge=0, description="rate of the last update of cosine, linear and wsd")
+    decay_fraction: Real = Field(0.2, gt=0, le=1, description="share of all updates in which wsd falls")
+    beta1: Real = Field(0.9, ge=0, lt=1, description="decay of the first moment (momentum of sgd and muon)")
+    beta2: Real = Field(0.98, ge=0, lt=1, description="decay of the second moment (of lion: of its only one)")
+    eps: Real = Field(1e-9, gt=0, description="added to the denominator")
     decay: Real = Field(0.0, ge=0, description="weight decay")
+    decay_form: Literal["usual", "l2", "decoupled"] = Field(
+        "usual",
+        description="decay in the gradient (l2), beside the update (decoupled), or as the optimiser's name means",
+    )
     clip: Real = Field(0.0, ge=0, description="largest norm of the gradient; 0 for no clipping")
     epochs: Whole = Field(300, ge=1, description="passes over the training text")
     max_updates: Whole = Field(0, ge=0, description="end after this many updates, if epochs has not; 0 for no limit")
@@ -172,6 +208,7 @@ class TrainParams(ArithmeticParams):
     shards: Whole = Field(1, ge=1, le=256, description="parts of a batch, each computed by one thread")
     compile: bool = Field(False, strict=True, description="compile the model (batches: packed, numerics: native)")
     eval_every: Whole = Field(10, ge=1, description="epochs between two measurements without dropout")
+    eval_updates: Whole = Field(0, ge=0, description="updates between two further measurements; 0 for none")
     eval_tokens: Whole = Field(100_000, ge=1, description="tokens of such a measurement, at most")
     checkpoint_every: Whole = Field(1000, ge=0, description="updates between two checkpoints; 0: only when stopped")
     snapshots: Whole = Field(
@@ -311,7 +348,7 @@ def _conflicts(params: Params) -> list[tuple[str, str]]:
     if params.valid_fraction + params.test_fraction >= 1:
         rule = f"less than 1 together with test_fraction = {params.test_fraction:g}"
         found.append(("valid_fraction", f" = {params.valid_fraction:g}: expected {rule}"))
-    return found
+    return [*found, *knobs.conflicts(params)]
 
 
 def load_params(kind: type[P], path: Path = paths.PARAMS) -> P:

@@ -44,6 +44,10 @@ def parse(**changes: Any) -> Params:
         ("dropout", 1, "a number ≥ 0"),
         ("dropout", math.nan, "a number ≥ 0"),
         ("beta1", "1e400", "a number ≥ 0"),
+        ("min_lr", -1e-9, "a number ≥ 0"),
+        ("decay_fraction", 0, "a number > 0 and ≤ 1"),
+        ("schedule", "step", "noam, inverse_sqrt, constant, cosine, linear, wsd or none"),
+        ("decay_form", "L2", "usual, l2 or decoupled"),
         ("seed", -1, "a whole number ≥ 0"),
         ("seed", 2**32, "a whole number ≥ 0 and < "),
         ("batches", "padded", "shuffled, bucketed or packed"),
@@ -138,6 +142,8 @@ def test_every_problem_has_its_line_and_a_typo_names_the_nearest_key() -> None:
         ({"shards": 2}, "shards", "= 2: expected at most batch_size = 1"),
         ({"shards": 9, "batch_size": 8}, "shards", "= 9: expected at most batch_size = 8"),
         ({"seed": 2**32 - 1, "replicas": 2}, "replicas", "= 2: expected seeds below 2\\^32"),
+        ({"optimizer": "schedulefree"}, "schedule", "= noam: expected, with optimizer: schedulefree, constant or none"),
+        ({"optimizer": "sgd", "decay_form": "decoupled"}, "decay_form", "expected, with optimizer: sgd, usual or l2"),
     ],
 )
 def test_values_that_are_impossible_together_are_refused(changes: dict[str, Any], key: str, words: str) -> None:
@@ -155,6 +161,9 @@ def test_values_that_are_impossible_together_are_refused(changes: dict[str, Any]
         {"seed": 2**32 - 2, "replicas": 2},
         {"replicas": 1000, "workers": 256},
         {"context": 2, "batches": "shuffled"},
+        {"optimizer": "muon", "schedule": "wsd", "min_lr": 0.001, "decay": 0.1, "decay_form": "decoupled"},
+        {"optimizer": "schedulefree", "schedule": "none"},
+        {"counting": "tensor2tensor_legacy", "min_lr": 1.0},
     ],
 )
 def test_values_that_go_together_are_taken(changes: dict[str, Any]) -> None:

@@ -191,7 +191,6 @@ def test_a_run_that_diverges_comes_to_the_end_of_the_pipeline(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"batches": "shuffled", "context": 32}, "context = 32 has no effect with batches: shuffled"),
         ({"threads": 4}, "threads = 4: only 1 used, since a thread computes a shard (`shards`)"),
         ({"batch_size": 3, "warmup": 99}, "an update has 3 examples"),
         ({}, None),

@@ -43,6 +43,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         super().__init__(self.base.param_groups, dict(self.base.defaults))
         self.state = self.base.state  # some optimisers fill it when they are made
         self._share()
+        self.made = [dict(group) for group in self.param_groups]  # as they were before any update
 
     def _share(self) -> None:
         """Base and wrapper hold the very same groups and state."""
@@ -75,7 +76,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         with torch.set_grad_enabled(bool(self.base.defaults.get("differentiable"))):
             if closure is None and _update_one_tensor(self.base):
                 return None
-            return _bare_step(self.base)(self.base, closure)
+            return bare_step(self.base)(self.base, closure)
 
     def state_dict(self) -> dict[str, Any]:
         """As in torch, with `step`, the number of updates done."""
@@ -188,7 +189,7 @@ def adapt(
     return partial(base, **options)
 
 
-def _bare_step(base: torch.optim.Optimizer) -> Callable[..., float | None]:
+def bare_step(base: torch.optim.Optimizer) -> Callable[..., float | None]:
     """The step of an optimiser without what torch wraps around it.
 
     The outer layer calls hooks: the wrapper's have been called. The next one sets whether gradients are recorded, which

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from stages.model.by_hand import ByHand
 from stages.model.language_model import LanguageModel, language_model_loss
 from stages.numerics import check_blas
+from stages.optim.knobs import OPTIMIZERS
 from stages.optim.noam import without_compiler
 from stages.optim.registry import make_optimizer
 from stages.params import TrainParams
@@ -29,14 +32,21 @@ class Engine:
     """Trains a model in place, an update at a time.
 
     All weights lie in one vector and all gradients in another, of which the model's parameters are views: the norm,
-    clipping and the optimiser are then one operation each, whatever the number of layers.
+    clipping and the optimiser are then one operation each, whatever the number of layers. An optimiser that needs the
+    weights in their shapes gets these views.
 
     A batch is cut into `shards`, each with a copy of the model that shares the weights and has gradients of its own.
     A shard is computed by one thread, and gradients are added in the order of the shards; so the bytes of a result
     depend on the number of shards and not on how many of them run at once (`threads`).
+
+    Args:
+        model: to be trained.
+        settings: of the run.
+        dropout: of the run.
+        updates: of the whole run, for what is planned over it.
     """
 
-    def __init__(self, model: LanguageModel, settings: TrainParams, dropout: Dropout) -> None:
+    def __init__(self, model: LanguageModel, settings: TrainParams, dropout: Dropout, updates: int) -> None:
         check_blas()
         self.model, self._settings, self._dropout = model, settings, dropout
         self.weights = nn.Parameter(nn.utils.parameters_to_vector(model.parameters()).detach())
@@ -52,7 +62,9 @@ class Engine:
         self.weights.grad = self._gradients[0]
         if not settings.compile:
             without_compiler()
-        self.optimizer = make_optimizer([self.weights], settings)
+        in_shape = OPTIMIZERS[settings.optimizer].in_shape
+        named = model.named_parameters() if in_shape else [("weights", self.weights)]
+        self.optimizer = make_optimizer(named, settings, updates)
 
         compiled = torch.compile(_loss, dynamic=False, options={"cpp_wrapper": True}) if settings.compile else None
         self._shards = [
@@ -89,6 +101,26 @@ class Engine:
         if 0 < self._settings.clip < norm:
             self._gradients[0].mul_(self._settings.clip / norm)
         self.optimizer.update()
+
+    @property
+    def averages(self) -> bool:
+        """The optimiser's result is an average of weights, and not those that it trains."""
+        return hasattr(self.optimizer.base, "eval")
+
+    @contextmanager
+    def result(self) -> Iterator[None]:
+        """Within it the model has the weights that count: the average of an optimiser that has one."""
+        if not self.averages:
+            yield
+            return
+        base: Any = self.optimizer.base
+        trained = self.weights.detach().clone()
+        base.eval()
+        try:
+            yield
+        finally:
+            base.train()
+            self.weights.detach().copy_(trained)  # as it was to the bit: there and back again would round
 
     def _masks(self, batch: Batch) -> Tensor | None:
         """Dropout for one batch [N, B, T, D], drawn before it is cut, so that the draws don't depend on the shards."""

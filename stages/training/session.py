@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from stages.model.language_model import LanguageModel, LanguageModelConfig, initialise
+from stages.optim import saving
+from stages.optim.schedules import Schedule
 from stages.params import TrainParams
 from stages.training.batches import Epoch, Epochs, Sentences
 from stages.training.engine import Engine
@@ -18,7 +20,7 @@ from stages.training.records import Divergence, Record, Update, Validation, coun
 from stages.training.scoring import score
 
 _WEIGHTS, _OPTIMIZER = "weights.", "optimizer."
-_ORDER, _DROPOUT = "order", "dropout"
+_ORDER, _DROPOUT, _TRAINED = "order", "dropout", "trained"
 
 
 class Session:
@@ -39,12 +41,12 @@ class Session:
         initialise(self.model, generator(settings.seed, "init"))
         self._order = generator(settings.seed, "order")
         self._dropout = Dropout(settings.dropout, generator(settings.seed, "dropout"))
-        self._engine = Engine(self.model, settings, self._dropout)
-        self._optimizer = self._engine.optimizer
         self._epochs = epochs_of(splits["train"], settings)
+        self.updates = count_updates(self._epochs.per_epoch, settings)
+        self._engine = Engine(self.model, settings, self._dropout, self.updates)
+        self._optimizer = self._engine.optimizer
         self._measured = "valid" if len(splits["valid"]) else "train"
         self._sentences = splits[self._measured]
-        self.updates = count_updates(self._epochs.per_epoch, settings)
         # The place: epoch under way, batches of it done, generator of the order as it was before the epoch.
         self._epoch, self._batch, self._before = 1, 0, self._order.get_state()
         self._validated = -1  # updates done at the last measurement
@@ -59,8 +61,13 @@ class Session:
     def done(self) -> bool:
         return self.divergence is not None or (self.step >= self.updates and self._validated == self.step)
 
+    def use_schedule(self, schedule: Schedule) -> None:
+        """Rates by the number of the update, instead of those of the settings."""
+        self._optimizer.schedule = schedule
+
     def records(self) -> Iterator[Record]:
-        """Train to the end; yields each update, a measurement before the first one and every `eval_every` epochs.
+        """Train to the end; yields each update, and a measurement before the first one, every `eval_every` epochs and
+        every `eval_updates` updates.
 
         A loss or gradient that is not finite ends it: a `Divergence` is the last record then. Between two records
         the session may be saved with `state`; after `restore` the records go on where they were.
@@ -81,7 +88,8 @@ class Session:
         if self._validated == self.step:
             return False
         over = self._batch >= self._epochs.per_epoch and self._epoch % self.settings.eval_every == 0
-        return self.step in (0, self.updates) or over
+        often = self.settings.eval_updates
+        return self.step in (0, self.updates) or over or (often > 0 and self.step % often == 0)
 
     def _update(self, epoch: Epoch) -> Update | Divergence:
         end = min(self._batch + self.settings.accumulate, self._epochs.per_epoch)
@@ -99,7 +107,8 @@ class Session:
         settings = self.settings
         window = settings.context if settings.batches == "packed" else settings.max_length
         tokens, threads = settings.eval_tokens, settings.threads
-        result = score(self.model, self._sentences, tokens=tokens, max_length=window, threads=threads)
+        with self._engine.result():
+            result = score(self.model, self._sentences, tokens=tokens, max_length=window, threads=threads)
         if not math.isfinite(result.loss):
             return self._diverge(self.step, f"{self._measured} loss {result.loss}")
         self._validated = self.step
@@ -116,18 +125,24 @@ class Session:
         The tensors are the session's own: to be written before it goes on.
         """
         dropout, pool = self._dropout.position()
-        tensors = {_WEIGHTS + name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        named = [(_WEIGHTS + name, parameter.detach()) for name, parameter in self.model.named_parameters()]
+        if self._engine.averages:
+            with self._engine.result():
+                tensors = {name: weight.clone() for name, weight in named}
+            tensors[_TRAINED] = self._engine.weights.detach()
+        else:
+            tensors = dict(named)
         over = self._batch >= self._epochs.per_epoch  # then the next order is drawn by the generator as it is now
         tensors |= {_ORDER: self._order.get_state() if over else self._before, _DROPOUT: dropout}
-        for name, value in self._optimizer.state[self._engine.weights].items():
-            if value is not None:  # such as the momentum of sgd without one
-                tensors[_OPTIMIZER + name] = torch.as_tensor(value)
+        remembered, plan = saving.pack(self._optimizer)
+        tensors |= {_OPTIMIZER + name: tensor for name, tensor in remembered.items()}
         place = {
             "step": self.step,
             "epoch": self._epoch,
             "batch": self._batch,
             "validated": self._validated,
             "pool": pool,
+            "optimizer": plan,
         }
         return tensors, place
 
@@ -140,13 +155,12 @@ class Session:
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 parameter.copy_(tensors[_WEIGHTS + name])
+            if self._engine.averages:
+                self._engine.weights.copy_(tensors[_TRAINED])
         saved = {
             name.removeprefix(_OPTIMIZER): tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)
         }
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict(
-            {"state": {0: saved} if saved else {}, "param_groups": groups, "step": int(place["step"])}
-        )
+        saving.unpack(self._optimizer, saved, place["optimizer"], int(place["step"]))
         self._epoch, self._batch, self._validated = (int(place[key]) for key in ("epoch", "batch", "validated"))
         self._before = tensors[_ORDER].clone()
         self._order.set_state(self._before)

@@ -19,7 +19,7 @@ from stages.training.batches import Batch, Windows
 from stages.training.engine import Engine
 from stages.training.randomness import Dropout, generator
 from stages.training.session import model_config
-from tests.training.small import VOCABULARY, new_session, sentences, settings, weights_of
+from tests.training.small import TEXT, VOCABULARY, new_session, sentences, settings, weights_of
 
 TEXTS = st.lists(st.lists(st.integers(4, 19), max_size=6), min_size=1, max_size=9)
 
@@ -28,7 +28,7 @@ def new_engine(**changes: Any) -> Engine:
     chosen = settings(**changes)
     model = LanguageModel(model_config(chosen, VOCABULARY))
     initialise(model, generator(chosen.seed, "init"))
-    return Engine(model, chosen, Dropout(chosen.dropout, generator(chosen.seed, "dropout")))
+    return Engine(model, chosen, Dropout(chosen.dropout, generator(chosen.seed, "dropout")), updates=9)
 
 
 def cut(text: list[list[int]], parts: int) -> list[Batch]:
@@ -68,7 +68,7 @@ def test_shards_and_accumulated_batches_have_the_gradient_of_one_big_batch(
         assert loss == pytest.approx(expected_loss, rel=1e-6)
         gradient = engine.weights.grad
         assert gradient is not None
-        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=5e-6)
         assert norm == pytest.approx(expected.norm().item(), rel=1e-5)
 
 
@@ -82,7 +82,7 @@ def test_a_window_learns_nothing_where_there_is_nothing_to_predict(block: str, r
     expected_loss, expected = by_autograd(engine, batch)
     loss, _ = engine.compute([batch])
     assert loss == pytest.approx(expected_loss, rel=1e-6)
-    torch.testing.assert_close(engine.weights.grad, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(engine.weights.grad, expected, rtol=1e-5, atol=5e-6)
 
 
 @pytest.mark.parametrize("shards", [2, 3, 8])
@@ -92,7 +92,7 @@ def test_dropout_does_not_depend_on_the_shards(shards: int) -> None:
     for _ in range(3):
         loss, _ = whole.compute(cut(text, 2))
         assert cut_up.compute(cut(text, 2))[0] == pytest.approx(loss, rel=1e-6)
-        torch.testing.assert_close(cut_up.weights.grad, whole.weights.grad, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(cut_up.weights.grad, whole.weights.grad, rtol=1e-5, atol=5e-6)
 
 
 def run_bytes(**changes: Any) -> tuple[Any, dict[str, bytes]]:
@@ -139,3 +139,41 @@ def test_a_gradient_that_is_not_finite_has_a_norm_that_is_not() -> None:
         engine.weights[-1] = math.nan
     loss, norm = engine.compute(cut([[4]], 1))
     assert not math.isfinite(norm) or not math.isfinite(loss)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "muon", "adafactor", "soap"])
+def test_an_optimiser_moves_the_one_vector_whatever_it_takes(optimizer: str) -> None:
+    engine = new_engine(optimizer=optimizer, shards=2, batch_size=4, clip=0.1, dropout=0.0)
+    for _ in range(2):  # soap only looks at the first gradient
+        before = engine.weights.detach().clone()
+        _, norm = engine.compute(cut(TEXT, 1))
+        engine.step(norm)
+    assert torch.equal(torch.cat([weight.flatten() for weight in engine.model.parameters()]), engine.weights)
+    assert not torch.equal(engine.weights, before)
+    assert engine.weights.grad is not None
+    assert engine.weights.grad.norm().item() == pytest.approx(0.1, rel=1e-4)  # the optimiser saw it clipped
+
+
+def test_the_result_of_an_average_is_shown_and_taken_away_to_the_bit() -> None:
+    engine = new_engine(optimizer="schedulefree", schedule="constant", lr=0.05, dropout=0.0)
+    for _ in range(4):
+        _, norm = engine.compute(cut(TEXT, 1))
+        engine.step(norm)
+    trained = engine.weights.detach().clone()
+    with engine.result():
+        # x = y + (1 - 1/beta1) (z - y)
+        z = engine.optimizer.state[engine.weights]["z"]
+        torch.testing.assert_close(engine.weights.detach(), trained.lerp(z, 1 - 1 / 0.9))
+        assert not torch.equal(engine.weights, trained)
+    assert torch.equal(engine.weights, trained)
+    _, norm = engine.compute(cut(TEXT, 1))
+    engine.step(norm)
+    assert not torch.equal(engine.weights, trained)
+
+
+def test_without_an_average_the_result_is_what_is_trained() -> None:
+    engine = new_engine(optimizer="muon")
+    before = engine.weights.detach().clone()
+    with engine.result():
+        assert torch.equal(engine.weights, before)
+    assert not engine.averages

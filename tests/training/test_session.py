@@ -23,6 +23,7 @@ from stages.params import TrainParams
 from stages.training.batches import Batch, Indices, Sentences
 from stages.training.checkpoint import Checkpoint
 from stages.training.records import Record, Update, Validation, count_updates
+from stages.training.scoring import score
 from stages.training.session import Session
 from tests.training.small import (
     HELD_OUT,
@@ -243,6 +244,15 @@ RUNS: dict[str, dict[str, Any]] = {
     "adamw": {"optimizer": "adamw", "decay": 0.1, "clip": 0.5, "tied_output": True, "block": "pre"},
     "sgd": {"optimizer": "sgd", "lr": 0.05, "schedule": "constant"},
     "plain sgd": {"optimizer": "sgd", "lr": 0.05, "schedule": "inverse_sqrt", "beta1": 0.0},
+    "nadam": {"optimizer": "nadam", "decay": 0.1, "decay_form": "decoupled"},
+    "adafactor": {"optimizer": "adafactor", "schedule": "linear", "lr": 0.1},
+    "muon": {"optimizer": "muon", "decay": 0.1, "schedule": "wsd", "lr": 0.01, "tied_output": True, "clip": 0.5},
+    "adagrad": {"optimizer": "adagrad", "schedule": "cosine", "lr": 0.05, "min_lr": 0.01},
+    "lion": {"optimizer": "lion", "counting": "annotated", "factor": 0.05},
+    "soap": {"optimizer": "soap", "schedule": "constant", "lr": 0.01, "d_model": 24, "epochs": 5},  # to a second basis
+    "ademamix": {"optimizer": "ademamix"},
+    "prodigy": {"optimizer": "prodigy", "schedule": "constant", "lr": 100.0},
+    "schedulefree": {"optimizer": "schedulefree", "schedule": "constant", "lr": 0.05, "eval_every": 1},
     "many draws": {"d_model": 48, "batch_size": 7, "epochs": 14, "layers": 5, "eval_every": 5},  # more than a pool
     "held out": {"eval_every": 1, "max_updates": 17},
 }
@@ -352,6 +362,18 @@ def test_after_going_on_the_rate_of_the_schedule_moves_the_weights() -> None:
     assert rates == [pytest.approx(0.05 * t / 20, rel=1e-12) for t in range(8, 13)]
 
 
+def test_what_is_measured_and_kept_of_an_average_is_the_average() -> None:
+    session = run_of("schedulefree")
+    *_, last = session.records()
+    tensors, _ = session.state()
+    kept = {name.removeprefix("weights."): weight for name, weight in tensors.items() if name.startswith("weights.")}
+    assert bytes_of(kept) != weights_of(session)
+    session.model.load_state_dict(kept)
+    result = score(session.model, sentences(TEXT), tokens=100, max_length=512)
+    assert isinstance(last, Validation)
+    assert result.loss == last.loss
+
+
 class Watched(Sentences):
     """Sentences that remember which of them were asked for."""
 
@@ -409,6 +431,30 @@ def test_a_state_without_one_of_its_tensors_is_refused(missing: str) -> None:
     del tensors[missing]
     with pytest.raises(KeyError, match=missing):
         new_session().restore(tensors, place)
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ({}, "exp_avg"),
+        ({"optimizer": "muon"}, "0.momentum_buffer"),
+        ({"optimizer": "soap"}, "0.Q.1"),
+        ({"optimizer": "prodigy", "schedule": "none"}, "group.0.d_numerator"),
+    ],
+)
+def test_a_state_without_a_part_of_the_optimisers_is_refused(changes: dict[str, Any], missing: str) -> None:
+    session = new_session(**changes)
+    take(session, 5)
+    tensors, place = session.state()
+    new_session(**changes).restore(tensors, place)
+    del tensors[f"optimizer.{missing}"]
+    with pytest.raises(KeyError, match=missing):
+        new_session(**changes).restore(tensors, place)
+
+
+def test_a_state_of_another_optimiser_is_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        new_session(optimizer="muon").restore(*new_session().state())
 
 
 def test_a_state_of_another_shape_is_refused() -> None:
