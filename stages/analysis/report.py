@@ -6,14 +6,10 @@ in reports/figures, and the overview of each prompt shows all heads in any case.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from stages.analysis import tables
+from stages.analysis import tables, template
 from stages.analysis.figures import MAX_BARS
 from stages.analysis.outcome import (
     TEXTS,
@@ -65,16 +61,9 @@ def page(run: Run, pictures: Mapping[str, bytes]) -> str:
     next-words-p{i}, and where it has more than one token attention-p{i}, attention-p{i}-L{layer}H{head} and heads-p{i};
     where models were kept on the way attention-over-training-p{i}.
     """
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=number, probability=probability, source=_source)
     shown, left_out = _heads(pictures)
-    return environment.get_template(_TEMPLATE).render(
+    return template.rendered(
+        _TEMPLATE,
         summary=_summary(run),
         seeds=[replica["seed"] for replica in run.replicas],
         tiles=tiles(run),
@@ -221,13 +210,6 @@ def warmup_warning(run: Run) -> str:
     )
 
 
-def probability(value: float | None) -> str:
-    """Four decimals; what they cannot show is told from zero."""
-    if value is None:  # of a model whose numbers are not finite
-        return "–"
-    return "< 0.0001" if 0 < value < 0.00005 else f"{value:.4f}"
-
-
 def _summary(run: Run) -> str:
     training, seeds = run.config["training"], [replica["seed"] for replica in run.replicas]
     schedule = training["schedule"]
@@ -277,7 +259,3 @@ def _described(values: dict[str, Any]) -> list[tuple[str, Any, str]]:
     """Key, value and meaning of each entry."""
     fields = Params.model_fields
     return [(key, value, (fields[key].description or "") if key in fields else "") for key, value in values.items()]
-
-
-def _source(svg: bytes) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode("ascii")
