@@ -8,6 +8,7 @@ LabError                 one line on stderr, exit code 1, no traceback
 ├── RepositoryError      a state of git in which DVC would lose results
 ├── CheckpointError      a checkpoint that cannot be written or read
 ├── TrainingError        a replica died
+├── StudyError           a study file: its key and what is allowed; runs that cannot be compared
 └── TrackingError        MLflow could not be reached or refused
 """
 
@@ -69,6 +70,13 @@ class CheckpointError(LabError):
 
 class TrainingError(LabError):
     """Training could not be brought to its end."""
+
+
+class StudyError(LabError):
+    """A study file that cannot be used as it is, or runs that cannot be compared."""
+
+    def __init__(self, path: Path | str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
 
 
 class TrackingError(LabError):

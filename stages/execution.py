@@ -42,6 +42,7 @@ from stages import files, paths
 
 _SHELLS = {"sh", "bash", "dash", "zsh", "fish", "ksh"}
 _FLUSH_SECONDS = 0.5
+OWNER = "NOAM_OWNER"  # environment: the process that runs all stages
 ENDS = ("failed", "killed", "finished")
 
 
@@ -359,8 +360,13 @@ def _owner_of(parent: str) -> Process:
 
 
 def _owner() -> psutil.Process:
-    """The `dvc` process above the shell that started this stage; started by hand, whatever started it."""
+    """The `dvc` process above the shell that started this stage; started by hand, whatever started it.
+
+    A study, which does without `dvc`, names itself.
+    """
     process = psutil.Process()
+    if OWNER in os.environ:
+        return psutil.Process(int(os.environ[OWNER]))
     for parent in process.parents():
         if parent.name() in _SHELLS and "-c" in parent.cmdline():
             continue

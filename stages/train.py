@@ -16,6 +16,7 @@ from tqdm import tqdm
 from stages import files, numerics, paths
 from stages.execution import Execution, start_follower
 from stages.model.storage import SNAPSHOTS, save_weights
+from stages.optim import knobs
 from stages.params import WITHOUT_EFFECT, TrainParams
 from stages.stage import Stage, run
 from stages.text.vocabulary import Vocabulary
@@ -34,13 +35,12 @@ def main() -> None:
     params = stage.params
     numerics.set_numerics(params.numerics)
 
-    vocabulary = Vocabulary.load(paths.VOCAB / "vocab.json")
-    splits = {name: Sentences.load(paths.VOCAB / f"{name}.npy") for name in paths.SPLITS}
+    vocab_size, splits = load_text()
     epochs = epochs_of(splits["train"], params)
     updates = count_updates(epochs.per_epoch, params)
     advise(stage, updates, splits["train"])
 
-    tasks = tasks_of(stage, len(vocabulary))
+    tasks = tasks_of(stage, vocab_size)
     mention_what_is_left(stage, tasks)
     tqdm.monitor_interval = 0  # its thread and the forks of replicas do not go together
     with Stop() as stop, tqdm(total=updates * len(tasks), unit="update", disable=None) as bar:
@@ -48,6 +48,20 @@ def main() -> None:
         execution, kept, outcomes = train(tasks, splits, stop, Progress(stage, bar))
 
     stage.check_inputs()
+    save(tasks, outcomes)
+    execution.append_event("trained")
+    for folder in kept:
+        discard(folder)
+
+
+def load_text() -> tuple[int, dict[str, Sentences]]:
+    """The number of entries of the vocabulary, and the splits."""
+    vocabulary = Vocabulary.load(paths.VOCAB / "vocab.json")
+    return len(vocabulary), {name: Sentences.load(paths.VOCAB / f"{name}.npy") for name in paths.SPLITS}
+
+
+def save(tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+    """The outputs of this stage: models, histories, measurements."""
     vocab_md5 = files.md5_file(paths.VOCAB / "vocab.json")
     with files.replacing_folder(paths.MODEL) as folder:
         save_snapshots(outcomes[0], folder)
@@ -59,9 +73,6 @@ def main() -> None:
                 files.write_records(own / paths.VALIDATION.name, rows_of([outcome.validations]))
     files.write_records(paths.HISTORY, rows_of([outcome.updates for outcome in outcomes]))
     files.write_records(paths.VALIDATION, rows_of([outcome.validations for outcome in outcomes]))
-    execution.append_event("trained")
-    for folder in kept:
-        discard(folder)
 
 
 def advise(stage: Stage[TrainParams], updates: int, sentences: Sentences) -> None:
@@ -80,8 +91,10 @@ def advise(stage: Stage[TrainParams], updates: int, sentences: Sentences) -> Non
             f"{longer} sentence(s) of more than max_length = {params.max_length} tokens, the longest of {longest}: "
             "each is read in windows of so many, of which none sees the one before"
         )
-    if params.batches != "packed" and params.context != TrainParams.model_fields["context"].default:
-        stage.warn(f"context = {params.context} has no effect with batches: {params.batches}")
+    if params.optimizer == "prodigy":
+        stage.say(f"note: prodigy finds a rate of its own, which lr = {params.lr:g} multiplies; 1 is usual")
+    if dead := knobs.note(stage.everything):
+        stage.say(f"note: {dead}")
     if params.replicas == 1 and params.threads > params.shards:
         stage.warn(f"threads = {params.threads}: only {params.shards} used, since a thread computes a shard (`shards`)")
 
@@ -180,18 +193,23 @@ def train_one(tasks: Sequence[Task], splits: Mapping[str, Sentences], stop: Stop
 
 def train_replicas(tasks: Sequence[Task], splits: Mapping[str, Sentences], stop: Stop, progress: Progress) -> Trained:
     """A process a seed, under one execution that goes on as well when it is interrupted."""
-    group = Checkpoint(tasks[0].inputs | {"replicas": len(tasks)})
-    execution = Execution.find(group.execution()) if tasks[0].settings.resume else None
-    if execution is None:
-        params = tasks[0].params
-        execution = Execution.create("trained", params, environment=tasks[0].environment)
-        group.claim(execution.id)
-    else:
-        execution.resume()
+    execution, group = open_group(tasks)
     progress.started(execution, 0)
     tasks = [replace(task, parent=execution.id) for task in tasks]
     found = run_tasks(tasks, splits, tasks[0].settings.workers, stop, progress)
     return execution, [group.folder, *(folder for folder, _ in found)], [outcome for _, outcome in found]
+
+
+def open_group(tasks: Sequence[Task]) -> tuple[Execution, Checkpoint]:
+    """The execution of several replicas, new or gone on with, and what remembers it: held as long as they train."""
+    group = Checkpoint(tasks[0].inputs | {"replicas": len(tasks)})
+    execution = Execution.find(group.execution()) if tasks[0].settings.resume else None
+    if execution is None:
+        execution = Execution.create("trained", tasks[0].params, environment=tasks[0].environment)
+        group.claim(execution.id)
+    else:
+        execution.resume()
+    return execution, group
 
 
 def replica_folder(folder: Path, task: Task) -> Path:

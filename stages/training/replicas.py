@@ -66,6 +66,25 @@ def run_tasks(
         KeyboardInterrupt: `stop` was asked for; each run that was under way has saved a checkpoint.
         TrainingError: runs that failed or died, when all others are done; theirs stay for the next start.
     """
+    folders, problems = attempt_tasks(tasks, splits, workers, stop, listener)
+    if problems:
+        listed = "; ".join(f"seed {tasks[i].settings.seed}: {problem}" for i, problem in sorted(problems.items()))
+        kept = f"the other {len(folders)} are kept" if folders else "none has a result"
+        raise TrainingError(f"{len(problems)} of {len(tasks)} replicas failed ({listed}); {kept}, start again to go on")
+    return [(folders[i], Outcome.read(folders[i], task.inputs)) for i, task in enumerate(tasks)]
+
+
+def attempt_tasks(
+    tasks: Sequence[Task], splits: Mapping[str, Sentences], workers: int, stop: Stop, listener: GroupListener
+) -> tuple[dict[int, Path], dict[int, str]]:
+    """Bring all runs to their end, as far as they get.
+
+    Returns:
+        By the number of the task, the folder of its checkpoint; of one without a result, what went wrong.
+
+    Raises:
+        KeyboardInterrupt: as in `run_tasks`.
+    """
     context = multiprocessing.get_context("fork")
     waiting = deque(range(len(tasks)))
     running: dict[int, _Worker] = {}
@@ -100,11 +119,7 @@ def run_tasks(
                 listener.failed(i, problems[i])
     if stop.asked:
         raise KeyboardInterrupt(stop.number)
-    if problems:
-        listed = "; ".join(f"seed {tasks[i].settings.seed}: {problem}" for i, problem in sorted(problems.items()))
-        kept = f"the other {len(folders)} are kept" if folders else "none has a result"
-        raise TrainingError(f"{len(problems)} of {len(tasks)} replicas failed ({listed}); {kept}, start again to go on")
-    return [(folders[i], Outcome.read(folders[i], task.inputs)) for i, task in enumerate(tasks)]
+    return folders, problems
 
 
 def available_cores() -> int:
