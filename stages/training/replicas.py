@@ -19,6 +19,7 @@ from pathlib import Path
 
 from stages.errors import LabError, TrainingError
 from stages.execution import Execution
+from stages.numerics import check_blas
 from stages.training.batches import Sentences
 from stages.training.records import Divergence, Record, Update
 from stages.training.runs import Listener, Outcome, Stop, Task, run_task
@@ -72,6 +73,7 @@ def run_tasks(
     folders: dict[int, Path] = {}
     problems: dict[int, str] = {}
     slots = workers or available_cores()
+    check_blas()  # once for all forks, which know then
     while running or (waiting and not stop.asked):
         while waiting and len(running) < slots and not stop.asked:
             i = waiting.popleft()
