@@ -110,13 +110,17 @@ class Session:
         self.divergence = Divergence(step, self._epoch, self._optimizer.rate(step), problem)
         return self.divergence
 
+    def weights(self) -> dict[str, Tensor]:
+        """The model's, by the names of its parameters: the session's own, to be written before it goes on."""
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that the rest of the run depends on: tensors, and the place as plain values.
 
         The tensors are the session's own: to be written before it goes on.
         """
         dropout, pool = self._dropout.position()
-        tensors = {_WEIGHTS + name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        tensors = {_WEIGHTS + name: weight for name, weight in self.weights().items()}
         over = self._batch >= self._epochs.per_epoch  # then the next order is drawn by the generator as it is now
         tensors |= {_ORDER: self._order.get_state() if over else self._before, _DROPOUT: dropout}
         for name, value in self._optimizer.state[self._engine.weights].items():
