@@ -6,6 +6,7 @@ Run by `dvc repro`; by hand: `python -m stages.evaluate`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy, deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,11 +93,13 @@ def main() -> None:
 def attention_before(predictor: Predictor, answers: Sequence[tuple[Prediction, Tensor]]) -> dict[str, Tensor]:
     """The attention [L, H, T, T] of the models kept on the way, by `prompt-{i}/{updates}`; not of long prompts."""
     found = {}
+    before = copy(predictor)
+    before.model = deepcopy(predictor.model)  # which keeps the weights that it was trained to
     for path in sorted((paths.MODEL / SNAPSHOTS).glob("*.safetensors"), key=lambda path: int(path.stem)):
-        load_weights(predictor.model, path)
+        load_weights(before.model, path)
         for i, (prediction, _) in enumerate(answers):
             if 1 < len(prediction.tokens) <= _LONGEST_SHOWN:
-                found[f"prompt-{i}/{path.stem}"] = predictor.explain(prediction.prompt, 1)[1]
+                found[f"prompt-{i}/{path.stem}"] = before.explain(prediction.prompt, 1)[1]
     return found
 
 
