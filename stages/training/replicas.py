@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
+from stages.cores import available_cores
 from stages.errors import LabError, TrainingError
 from stages.execution import Execution
 from stages.numerics import check_blas
@@ -107,11 +108,6 @@ def run_tasks(
         kept = f"the other {len(folders)} are kept" if folders else "none has a result"
         raise TrainingError(f"{len(problems)} of {len(tasks)} replicas failed ({listed}); {kept}, start again to go on")
     return [(folders[i], Outcome.read(folders[i], task.inputs)) for i, task in enumerate(tasks)]
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _hear(running: Mapping[int, _Worker], listener: GroupListener) -> None:
