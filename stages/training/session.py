@@ -96,9 +96,7 @@ class Session:
         return Update(self.step, self._epoch, self._optimizer.rate(), loss, norm)
 
     def _measure(self) -> Validation | Divergence:
-        settings = self.settings
-        window = settings.context if settings.batches == "packed" else settings.max_length
-        tokens, threads = settings.eval_tokens, settings.threads
+        tokens, window, threads = self.settings.eval_tokens, self.settings.window, self.settings.threads
         result = score(self.model, self._sentences, tokens=tokens, max_length=window, threads=threads)
         if not math.isfinite(result.loss):
             return self._diverge(self.step, f"{self._measured} loss {result.loss}")
