@@ -24,7 +24,7 @@ from stages.model.predict import Prediction, Predictor
 from stages.model.storage import SNAPSHOTS, load_model, load_weights
 from stages.params import EvaluateParams
 from stages.stage import Stage, run
-from stages.text.reading import read_units
+from stages.text.reading import Parts
 from stages.text.vocabulary import Vocabulary
 from stages.training.batches import Sentences
 from stages.training.scoring import Targets, score
@@ -128,7 +128,7 @@ def load_texts(counts: Counts, train_sample: int) -> dict[str, Text]:
         targets = Targets.spread_out(sentences, train_sample) if name == "train" else Targets.of(sentences)
         file = paths.PREPARED / f"{name}.txt"
         try:
-            yardstick = Yardstick.of(sentences, targets, read_units(file), counts)
+            yardstick = Yardstick.of(sentences, targets, Parts(file).with_ends(), counts)
         except ValueError as error:
             raise ArtifactError(file, f"{error} in data/vocab; `dvc repro -f` makes them anew") from None
         whole = name == "train" and len(targets) == sentences.targets <= _FLOOR_TOKENS
