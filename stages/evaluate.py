@@ -6,6 +6,7 @@ Run by `dvc repro`; by hand: `python -m stages.evaluate`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy, deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +24,7 @@ from stages.model.predict import Prediction, Predictor
 from stages.model.storage import SNAPSHOTS, load_model, load_weights
 from stages.params import EvaluateParams
 from stages.stage import Stage, run
-from stages.text.reading import read_units
+from stages.text.reading import Parts
 from stages.text.vocabulary import Vocabulary
 from stages.training.batches import Sentences
 from stages.training.scoring import Targets, score
@@ -92,11 +93,13 @@ def main() -> None:
 def attention_before(predictor: Predictor, answers: Sequence[tuple[Prediction, Tensor]]) -> dict[str, Tensor]:
     """The attention [L, H, T, T] of the models kept on the way, by `prompt-{i}/{updates}`; not of long prompts."""
     found = {}
+    before = copy(predictor)
+    before.model = deepcopy(predictor.model)  # which keeps the weights that it was trained to
     for path in sorted((paths.MODEL / SNAPSHOTS).glob("*.safetensors"), key=lambda path: int(path.stem)):
-        load_weights(predictor.model, path)
+        load_weights(before.model, path)
         for i, (prediction, _) in enumerate(answers):
             if 1 < len(prediction.tokens) <= _LONGEST_SHOWN:
-                found[f"prompt-{i}/{path.stem}"] = predictor.explain(prediction.prompt, 1)[1]
+                found[f"prompt-{i}/{path.stem}"] = before.explain(prediction.prompt, 1)[1]
     return found
 
 
@@ -125,7 +128,7 @@ def load_texts(counts: Counts, train_sample: int) -> dict[str, Text]:
         targets = Targets.spread_out(sentences, train_sample) if name == "train" else Targets.of(sentences)
         file = paths.PREPARED / f"{name}.txt"
         try:
-            yardstick = Yardstick.of(sentences, targets, read_units(file), counts)
+            yardstick = Yardstick.of(sentences, targets, Parts(file).with_ends(), counts)
         except ValueError as error:
             raise ArtifactError(file, f"{error} in data/vocab; `dvc repro -f` makes them anew") from None
         whole = name == "train" and len(targets) == sentences.targets <= _FLOOR_TOKENS

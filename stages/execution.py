@@ -268,27 +268,34 @@ class Journal:
         self._known = max(lines, sum("m" in entry for entry in execution.entries()))
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (lives as long as training)
         self._flushed = time.monotonic()
+        self._waiting: list[dict[str, Any]] = []
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Metrics measured after `step` updates; values that are not finite are for the caller to leave out."""
         self.lines += 1
         if self.lines <= self._known:
             return
-        self._file.write(json.dumps({"s": step, "t": milliseconds(), "m": dict(metrics)}) + "\n")
-        now = time.monotonic()
-        if now - self._flushed > _FLUSH_SECONDS:
-            self._file.flush()
-            self._flushed = now
+        self._waiting.append({"s": step, "t": milliseconds(), "m": dict(metrics)})
+        if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Many lines at once: between two updates of a small model the encoder has left the processor's cache."""
+        self._file.writelines(json.dumps(entry) + "\n" for entry in self._waiting)
+        self._waiting.clear()
+        self._file.flush()
+        self._flushed = time.monotonic()
 
     def sync(self) -> None:
         """Onto the disk with what was logged: a checkpoint is about to count on it."""
-        self._file.flush()
+        self._flush()
         os.fsync(self._file.fileno())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._flush()
         self._file.close()
 
 

@@ -219,6 +219,11 @@ class TrainParams(ArithmeticParams):
     replicas: Whole = Field(1, ge=1, le=1000, description="runs that differ in the seed alone: seed, seed + 1, …")
     workers: Whole = Field(0, ge=0, le=256, description="replicas trained at once; 0 for one a core")
 
+    @property
+    def window(self) -> int:
+        """Tokens that the model reads at once."""
+        return self.context if self.batches == "packed" else self.max_length
+
 
 class EvaluateParams(CorpusParams, ArithmeticParams):
     """What `evaluate` reads."""

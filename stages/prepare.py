@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from stages import files, paths
 from stages.errors import CorpusError
-from stages.params import PrepareParams, load_params
+from stages.params import PrepareParams
 from stages.stage import Stage, run
 from stages.text.formats import Source, find_sources, read_records, whole_lines
 from stages.text.opening import check_encoding, read_text
@@ -29,11 +29,9 @@ _LISTED = 100  # files of a folder that the account names
 
 
 def main() -> None:
-    # Before the stage checks its inputs, to which a missing corpus is any missing file.
-    corpus = load_params(PrepareParams).corpus
-    sources, skipped = find_sources(Path(corpus)) if corpus != GRAMMAR else ([], [])
     stage = Stage("prepare", PrepareParams)
     params = stage.params
+    sources, skipped = find_sources(Path(params.corpus)) if params.corpus != GRAMMAR else ([], [])
     check_encoding(params.encoding)
     if sources and (what_to_do := advice(Path(params.corpus), [source.path for source in sources])):
         stage.warn(what_to_do)

@@ -18,7 +18,7 @@ from typing import Any, Generic
 import yaml
 
 from stages import files, paths
-from stages.errors import ArtifactError, ChangedInputError, LabError, ParamError, RepositoryError
+from stages.errors import ArtifactError, ChangedInputError, CorpusError, LabError, ParamError, RepositoryError
 from stages.execution import Execution, start_follower
 from stages.params import STAGE_PARAMS, P, Params, load_params, read_params_file
 
@@ -31,6 +31,7 @@ class Stage(Generic[P]):
     Raises:
         ParamError: any key of params.yaml is wrong, this stage's or another's.
         RepositoryError: DVC would lose what this stage makes.
+        CorpusError, ArtifactError: what it reads is not there.
     """
 
     def __init__(self, name: str, kind: type[P]) -> None:
@@ -126,10 +127,24 @@ def _inputs(name: str) -> dict[str, Any]:
     raw = read_params_file()
     found: dict[str, Any] = {f"params.yaml ({key})": raw.get(key) for key in STAGE_PARAMS[name].model_fields}
     for dep in stage_deps(name, raw):
-        if not dep.exists():
-            raise ArtifactError(dep, f"not there, yet stage {name} reads it")
+        try:
+            dep.stat()
+        except OSError as error:
+            if dep == Path(str(raw.get("corpus"))):
+                raise _unreadable_corpus(dep, error) from None
+            raise ArtifactError(dep, f"not there, yet stage {name} reads it") from None
         found |= {path.as_posix(): _signature(path) for path in _files(dep)}
     return found
+
+
+def _unreadable_corpus(corpus: Path, error: OSError) -> CorpusError:
+    """No stage makes it: what helps is another than where an output is missing."""
+    if not isinstance(error, FileNotFoundError):
+        return CorpusError(corpus, f"cannot be read: {error.strerror}")
+    if paths.in_temporary_experiment():
+        problem = f"not in this experiment, which has what git and DVC keep; `dvc add {corpus}` keeps it"
+        return CorpusError(corpus, problem)
+    return CorpusError(corpus, "no such file or folder; `corpus` in params.yaml names it")
 
 
 def _files(dep: Path) -> list[Path]:

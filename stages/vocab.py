@@ -15,7 +15,8 @@ from tqdm import tqdm
 from stages import files, paths
 from stages.params import VocabParams
 from stages.stage import Stage, run
-from stages.text.ids import Parts, save_ids
+from stages.text.ids import save_ids
+from stages.text.reading import Parts
 from stages.text.vocabulary import TextSettings, Vocabulary
 
 _SAMPLE = 1000  # units that are looked at for spaces

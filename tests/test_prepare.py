@@ -16,7 +16,7 @@ import zstandard
 
 from stages.errors import CorpusError, LabError, ParamError
 from stages.text import opening
-from stages.text.reading import read_units
+from stages.text.reading import Parts
 from tests.conftest import Lab
 
 BASE = "el perro come pan\nla niña bebe agua\nel gato duerme aquí\nla perra come carne\n"
@@ -41,7 +41,7 @@ def prepared_of(lab: Lab, corpus: str | Path, **choices: Any) -> dict[str, bytes
 
 
 def units(name: str = "train") -> list[str]:
-    return list(read_units(Path(f"data/prepared/{name}.txt")))
+    return list(Parts(Path(f"data/prepared/{name}.txt")))
 
 
 def same_text(lab: Lab) -> dict[str, bytes]:

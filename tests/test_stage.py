@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stages import stage as stage_module
-from stages.errors import ArtifactError, ChangedInputError, ParamError, RepositoryError
+from stages.errors import ArtifactError, ChangedInputError, CorpusError, ParamError, RepositoryError
 from stages.execution import Execution
 from stages.params import PrepareParams, TrainParams, VocabParams
 from stages.stage import Stage, check_repository
@@ -125,6 +125,9 @@ def test_a_stage_checks_the_keys_of_all_before_it_starts(lab: Lab) -> None:
 def test_an_input_that_is_not_there_is_named(lab: Lab) -> None:
     with pytest.raises(ArtifactError, match="data/vocab: not there, yet stage train reads it"):
         Stage("train", TrainParams)
+    lab.set(corpus="./nope.txt")
+    with pytest.raises(CorpusError, match=r"^nope\.txt: no such file or folder; `corpus` in params\.yaml names it$"):
+        Stage("prepare", PrepareParams)
 
 
 def test_a_stage_takes_its_own_parameters() -> None:

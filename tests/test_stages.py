@@ -8,9 +8,13 @@ import platform
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 
+from stages import paths
 from stages.analysis.measures import MEASURES
 from stages.errors import ArtifactError, ParamError
+from stages.evaluate import attention_before
+from stages.model.predict import Predictor
 from stages.optim.schedules import noam_rate
 from stages.text.grammar import Grammar
 from tests.conftest import Lab
@@ -98,6 +102,16 @@ def test_what_evaluation_leaves(trained: Lab) -> None:
         assert weights_LHTT.shape == (1, 2, len(entry["tokens"]), len(entry["tokens"]))
         assert weights_LHTT.sum(axis=3) == pytest.approx(1, abs=1e-5)
         assert not np.triu(weights_LHTT, 1).any()
+
+
+def test_the_attention_on_the_way_leaves_the_model_as_it_was_trained(trained: Lab) -> None:
+    predictor = Predictor.load(paths.MODEL, paths.VOCAB / "vocab.json")
+    answers = [predictor.explain("un gato come", 5)]
+    before = attention_before(predictor, answers)
+    assert list(before) == [f"prompt-0/{step}" for step in (0, 6, 13, 20)]
+    after, weights_LHTT = predictor.explain("un gato come", 5)
+    assert after == answers[0][0]
+    assert not any(torch.equal(weights_LHTT, others_LHTT) for others_LHTT in before.values())
 
 
 def test_running_again_changes_no_byte_and_another_seed_does(small_lab: Lab) -> None:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,14 +43,19 @@ class Yardstick(NamedTuple):
     uniform: float
 
     @classmethod
-    def of(cls, sentences: Sentences, targets: Targets, units: Iterable[str], counts: Counts) -> Yardstick:
+    def of(cls, sentences: Sentences, targets: Targets, parts: Iterable[tuple[str, bool]], counts: Counts) -> Yardstick:
         """From the text of all sentences; of one that is cut, characters and bytes count in proportion.
+
+        Args:
+            sentences: all of a split.
+            targets: what is scored of them.
+            parts: the text of these sentences, as `Parts.with_ends` gives it.
+            counts: of words, for the baselines.
 
         Raises:
             ValueError: not as many units of text as sentences.
         """
-        pairs = ((len(unit) + 1, len(unit.encode("utf-8")) + 1) for unit in units)
-        sizes = np.fromiter(pairs, dtype=np.dtype((np.float64, 2)))
+        sizes = np.fromiter(_sizes(parts), dtype=np.dtype((np.float64, 2)))
         tokens_S = np.diff(sentences.bounds) - 1
         if len(sizes) != len(tokens_S):
             raise ValueError(f"{len(sizes)} units of text, but {len(tokens_S)} sentences of ids")
@@ -65,6 +70,17 @@ class Yardstick(NamedTuple):
             "unigram": float(self.unigram_N.mean()),
             "trigram": float(self.trigram_N.mean()),
         }
+
+
+def _sizes(parts: Iterable[tuple[str, bool]]) -> Iterator[tuple[int, int]]:
+    """Code points and bytes of each unit, its end being one more of both."""
+    characters = size = 1
+    for part, ends in parts:
+        characters += len(part)
+        size += len(part.encode("utf-8"))
+        if ends:
+            yield characters, size
+            characters = size = 1
 
 
 def measures(result: Score, yardstick: Yardstick, resamples: int) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import multiprocessing
-import os
 import signal
 import sys
 import threading
@@ -23,6 +22,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from stages.analysis import fonts
+from stages.cores import available_cores
 
 BLUE, ORANGE, GREEN, GREY, INK = "#0072B2", "#D55E00", "#009E73", "#8C8C8C", "#262626"
 MASKED = "#E4E4E4"  # cells of the future, which attention cannot see
@@ -123,4 +123,4 @@ def _cores() -> int:
     """How many processes may draw; one, where a fork could copy a lock that another thread holds."""
     if sys.platform != "linux" or threading.active_count() > 1:
         return 1
-    return len(os.sched_getaffinity(0))
+    return available_cores()

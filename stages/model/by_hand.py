@@ -35,6 +35,7 @@ class ByHand:
         self._embedding, self._dembedding = _memory(model.embedding.weight)
         self._blocks = [_Block(cast(NotebookBlock, block)) for block in model.blocks]
         self._output = _Linear(model.output)
+        self._tables: dict[int, list[Array]] = {}
 
     @staticmethod
     def fits(model: LanguageModel, length: int) -> bool:
@@ -44,7 +45,7 @@ class ByHand:
 
     @np.errstate(all="ignore")  # a loss that is not finite is the caller's to notice
     def loss_and_gradients(
-        self, inputs_BT: Tensor, targets_BT: Tensor, masks_NBTD: Tensor | None, kind: str, scale: float
+        self, inputs_BT: Tensor, targets_BT: Tensor, masks_NBTD: Array | None, kind: str, scale: float
     ) -> float:
         """Write the gradients of `scale` times the summed loss into the parameters' `.grad`.
 
@@ -61,13 +62,14 @@ class ByHand:
         (B, T), D, N = inputs_BT.shape, self._embedding.shape[1], self._model.dropouts
         ids_R, targets_R = inputs_BT.numpy().reshape(-1), targets_BT.numpy().reshape(-1)
         rows_R, real_R = np.arange(B * T), targets_R != PAD
-        masks: Any = [1] * N if masks_NBTD is None else masks_NBTD.numpy().reshape(N, B * T, D)
-        positions_TD, mask_TT = (table.numpy() for table in self._model.positions_and_mask(T))
+        masks: Any = [1] * N if masks_NBTD is None else masks_NBTD.reshape(N, B * T, D)
+        positions_TD, mask_TT = self._tables.get(T) or self._tables_of(T)
 
         # forward
         x_RD = self._embedding[ids_R]
         x_RD *= D**0.5
-        x_RD += np.tile(positions_TD, (B, 1)) if B > 1 else positions_TD
+        x_BTD = x_RD.reshape(B, T, D)
+        x_BTD += positions_TD
         x_RD *= masks[0]
         saved = []
         for i, block in enumerate(self._blocks):
@@ -93,6 +95,11 @@ class ByHand:
         np.add.at(self._dembedding, ids_R, d_RD)
         return float(loss)
 
+    def _tables_of(self, T: int) -> list[Array]:
+        """Position encodings [T, D] and mask [T, T], found once for each of the few lengths that this is for."""
+        self._tables[T] = [table.numpy() for table in self._model.positions_and_mask(T)]
+        return self._tables[T]
+
 
 class _Block:
     """`h = attention(x); drop2 · (drop1 · (x + norm(h)) + norm(feed_forward(h)))`."""
@@ -108,7 +115,10 @@ class _Block:
         H, K = self._heads, self._width
         qkv = self._qkv.forward(x_RD).reshape(B, -1, 3, H, K)
         q_BHTK, k_BHTK, v_BHTK = qkv.transpose(2, 0, 3, 1, 4)
-        w_BHTT = _softmax(q_BHTK @ k_BHTK.swapaxes(2, 3) * K**-0.5 + mask_TT)
+        scores_BHTT = q_BHTK @ k_BHTK.swapaxes(2, 3)
+        scores_BHTT *= K**-0.5
+        scores_BHTT += mask_TT
+        w_BHTT = _softmax(scores_BHTT)
         y_RC = (w_BHTT @ v_BHTK).swapaxes(1, 2).reshape(-1, H * K)  # C = H · K
         h_RD = self._out.forward(y_RC)
         out_RD, saved1 = self._norm.forward(h_RD)

@@ -15,9 +15,8 @@ from stages import files
 from stages.errors import ArtifactError
 from stages.model.language_model import LanguageModel
 from stages.model.storage import load_model
+from stages.params import TrainParams
 from stages.text.vocabulary import BOS, Vocabulary
-
-_WINDOW = 512  # of a model whose configuration does not name one
 
 
 @dataclass(frozen=True)
@@ -66,11 +65,10 @@ class Predictor:
 
     def __init__(self, model: LanguageModel, vocabulary: Vocabulary, about: Mapping[str, Any] | None = None) -> None:
         about = about or {}
-        training = about.get("training", {})
         self.model = model
         self.vocabulary = vocabulary
-        key = "context" if training.get("batches") == "packed" else "max_length"
-        self.window = int(training.get(key, _WINDOW))
+        # As they are: an earlier version of this program may have had other keys.
+        self.window = TrainParams.model_construct(**about.get("training", {})).window
         when = f"it diverged at update {about['diverged_at']} of its training; " if "diverged_at" in about else ""
         self.not_finite = f"the model's probabilities are not finite: {when}train it with a lower rate (or clip)"
 

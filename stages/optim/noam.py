@@ -39,6 +39,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         self.schedule = schedule
         self.init_lr = init_lr
         self._step = 0
+        self._rate = init_lr  # of the last update
         self._warned = False
         super().__init__(self.base.param_groups, dict(self.base.defaults))
         self.state = self.base.state  # some optimisers fill it when they are made
@@ -51,7 +52,8 @@ class ScheduledOptimizer(torch.optim.Optimizer):
 
     def rate(self, step: int | None = None) -> float:
         """The rate of update number `step`; without it, of the last update done (`init_lr` before the first)."""
-        step = self._step if step is None else step
+        if step is None:
+            return self._rate
         return self.schedule(step) if step else self.init_lr
 
     @property
@@ -65,14 +67,13 @@ class ScheduledOptimizer(torch.optim.Optimizer):
 
     def update(self, closure: Callable[[], float] | None = None) -> float | None:
         """As `step`, without the hooks that torch calls around it: for loops that have none."""
-        expected = self.rate()
-        if not self._warned and any(float(group["lr"]) != expected for group in self.param_groups):
+        if not self._warned and any(float(group["lr"]) != self._rate for group in self.param_groups):
             self._warned = True
             warnings.warn("a rate written to param_groups is not used: the schedule sets the rate", stacklevel=4)
         self._step += 1
-        rate = self.rate()
+        self._rate = self.rate(self._step)
         for group in self.param_groups:
-            group["lr"] = rate
+            group["lr"] = self._rate
         with torch.set_grad_enabled(bool(self.base.defaults.get("differentiable"))):
             if closure is None and _update_one_tensor(self.base):
                 return None
@@ -90,8 +91,9 @@ class ScheduledOptimizer(torch.optim.Optimizer):
         super().load_state_dict(state_dict)
         counters = (entry["step"] for entry in state_dict["state"].values() if "step" in entry)
         self._step = int(state_dict["step"] if "step" in state_dict else max(counters, default=0))
+        self._rate = self.rate(self._step)
         for group in self.param_groups:
-            group["lr"] = self.rate()
+            group["lr"] = self._rate
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As in torch; a group without a rate of its own gets the one that the others show."""
@@ -218,7 +220,7 @@ def _update_one_tensor(base: torch.optim.Optimizer) -> bool:
     state = base.state.get(tensor)
     if not state or tensor.grad is None or tensor.device.type != "cpu" or not isinstance(group["lr"], float):
         return False
-    state["step"].add_(1)
+    state["step"].numpy()[...] += 1  # a number on a processor, which torch adds to more slowly
     kernel = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
     beta1, beta2 = group["betas"]
     kernel(

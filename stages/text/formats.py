@@ -29,7 +29,6 @@ from pathlib import Path
 import conllu
 from conllu.exceptions import ParseException
 
-from stages import paths
 from stages.errors import CorpusError
 from stages.text.opening import first_surrogate, place, suffix_inside
 
@@ -70,16 +69,10 @@ def find_sources(corpus: Path) -> tuple[list[Source], list[str]]:
     Skipped in a folder are hidden files, files of another suffix, links to folders, and what is no file.
 
     Raises:
-        CorpusError: nothing there, or nothing to read in the folder.
+        CorpusError: nothing to read in the folder.
     """
     try:
-        corpus.stat()
         return _files_of(corpus) if corpus.is_dir() else ([_only(corpus)], [])
-    except FileNotFoundError:
-        if paths.in_temporary_experiment():
-            problem = f"not in this experiment, which has what git and DVC keep; `dvc add {corpus}` keeps it"
-            raise CorpusError(corpus, problem) from None
-        raise CorpusError(corpus, "no such file or folder; `corpus` in params.yaml names it") from None
     except OSError as error:
         raise CorpusError(corpus, f"cannot be read: {error.strerror}") from None
 

@@ -1,16 +1,18 @@
-"""What text becomes before it is counted, and how later stages read the prepared sentences."""
+"""What text becomes before it is counted, and how later stages read what was prepared."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Literal
 
 from stages.errors import ArtifactError
 
 BYTE_ORDER_MARK = "\ufeff"
+_CHARACTERS = 2**20  # read at once
 LINE_END = "\u2028"  # stands for a line end inside a prepared unit, each of which is one line
 _SEPARATORS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # of lines, for `str.splitlines`
 
@@ -49,17 +51,43 @@ def _to_form(text: str, form: Form) -> str:
     return unicodedata.normalize(form, text)
 
 
-def read_units(path: Path) -> Iterator[str]:
-    """The units of a prepared split, one after another: sentences, paragraphs, documents, or one running text.
+class Parts:
+    """The units of a prepared split, each in one part or, where it is long, in several; can be gone through again.
 
-    Raises:
-        ArtifactError: no such file, or not UTF-8 (prepare writes nothing else).
+    A part ends where any tokeniser may cut: at a line end, or before a space.
+
+    Args:
+        path: one unit a line, line ends within it as U+2028.
+        progress: is told of every bit that was read, in bytes.
     """
-    try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            for line in file:
-                yield line.removesuffix("\n").replace(LINE_END, "\n")
-    except FileNotFoundError:
-        raise ArtifactError(path, "not there; `dvc repro` makes it, `dvc checkout` restores it") from None
-    except UnicodeDecodeError as error:
-        raise ArtifactError(path, f"not what stage prepare writes ({error}); `dvc repro -f` makes it anew") from None
+
+    def __init__(self, path: Path, progress: Callable[[int], object] = lambda _: None) -> None:
+        self._path, self._progress = path, progress
+
+    def __iter__(self) -> Iterator[str]:
+        return (part for part, _ in self.with_ends())
+
+    def with_ends(self) -> Iterator[tuple[str, bool]]:
+        """Each part, and whether its unit ends with it."""
+        rest, read = "", 0
+        try:
+            with open(self._path, "rb") as raw, TextIOWrapper(raw, encoding="utf-8", newline="\n") as file:
+                while text := file.read(_CHARACTERS):
+                    *whole, rest = (rest + text).split("\n")
+                    for unit in whole:
+                        yield unit.replace(LINE_END, "\n"), True
+                    if len(rest) >= _CHARACTERS:
+                        rest = rest.replace(LINE_END, "\n")
+                        cut = max(rest.rfind("\n") + 1, rest.rfind(" "))
+                        if cut > 0:
+                            yield rest[:cut], False
+                            rest = rest[cut:]
+                    self._progress(raw.tell() - read)
+                    read = raw.tell()
+        except FileNotFoundError:
+            raise ArtifactError(self._path, "not there; `dvc repro` makes it, `dvc checkout` restores it") from None
+        except UnicodeDecodeError as error:
+            problem = f"not what stage prepare writes ({error}); `dvc repro -f` makes it anew"
+            raise ArtifactError(self._path, problem) from None
+        if rest:
+            yield rest.replace(LINE_END, "\n"), True

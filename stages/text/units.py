@@ -1,6 +1,6 @@
 """What a corpus becomes: units, written one a line while the corpus is read, ranked for the splits, and counted.
 
-Inside a unit a line end is written as U+2028 (`reading.read_units` turns it back). The running text of `stream` is
+Inside a unit a line end is written as U+2028 (`reading.Parts` turns it back). The running text of `stream` is
 one unit of any length: it is written as it is, for `routing` to cut.
 """
 

@@ -23,7 +23,7 @@ from stages.optim.registry import make_optimizer
 from stages.params import TrainParams
 from stages.text.vocabulary import PAD
 from stages.training.batches import Batch
-from stages.training.randomness import Dropout, Masks
+from stages.training.randomness import Dropout, Mask, Masks
 
 Loss = Callable[[str, LanguageModel, Tensor, Tensor, Tensor | None], Tensor]
 
@@ -60,6 +60,7 @@ class Engine:
         for one, gradient in zip([*copies, model], [*self._gradients, self._gradients[0]], strict=True):
             _share(one, self.weights.detach(), gradient)
         self.weights.grad = self._gradients[0]
+        self._flat = self._gradients[0].numpy()
         if not settings.compile:
             without_compiler()
         in_shape = OPTIMIZERS[settings.optimizer].in_shape
@@ -93,8 +94,7 @@ class Engine:
         for other in self._gradients[1:]:
             gradient.add_(other)
         with np.errstate(all="ignore"):  # a norm that is not finite is the caller's to notice
-            flat = gradient.numpy()
-            return sum(sums) / count, math.sqrt(np.dot(flat, flat))
+            return sum(sums) / count, math.sqrt(np.dot(self._flat, self._flat))
 
     def step(self, norm: float) -> None:
         """Clip the gradient, whose norm this is, and update the weights."""
@@ -122,7 +122,7 @@ class Engine:
             base.train()
             self.weights.detach().copy_(trained)  # as it was to the bit: there and back again would round
 
-    def _masks(self, batch: Batch) -> Tensor | None:
+    def _masks(self, batch: Batch) -> Mask | None:
         """Dropout for one batch [N, B, T, D], drawn before it is cut, so that the draws don't depend on the shards."""
         if not self._dropout.p:
             return None
@@ -138,14 +138,15 @@ class _Shard:
         self._parameters = list(model.parameters())
         self._gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]  # all
 
-    def run(self, part: int, parts: int, work: Sequence[tuple[Batch, Tensor | None]], scale: float) -> float:
+    def run(self, part: int, parts: int, work: Sequence[tuple[Batch, Mask | None]], scale: float) -> float:
         """Gradient of this part of the batches into its vector; returns the sum of the losses."""
         pieces = [piece for batch, masks in work if (piece := _piece(batch, masks, part, parts))]
         if self._by_hand is not None and len(pieces) == 1 and ByHand.fits(self._model, pieces[0][0].shape[1]):
             return self._by_hand.loss_and_gradients(*pieces[0], self._kind, scale)
         total = 0.0
         for i, (inputs_BT, targets_BT, masks_NBTD) in enumerate(pieces):
-            loss = (self._loss or _loss)(self._kind, self._model, inputs_BT, targets_BT, masks_NBTD)
+            masks = None if masks_NBTD is None else torch.from_numpy(masks_NBTD)
+            loss = (self._loss or _loss)(self._kind, self._model, inputs_BT, targets_BT, masks)
             # All into their places at once: `backward` would need zeros there, and add one after the other.
             gradients = torch.autograd.grad(loss, self._parameters, torch.tensor(scale))
             (torch._foreach_add_ if i else torch._foreach_copy_)(self._gradients, gradients)
@@ -155,9 +156,7 @@ class _Shard:
         return total
 
 
-def _piece(
-    batch: Batch, masks_NBTD: Tensor | None, part: int, parts: int
-) -> tuple[Tensor, Tensor, Tensor | None] | None:
+def _piece(batch: Batch, masks_NBTD: Mask | None, part: int, parts: int) -> tuple[Tensor, Tensor, Mask | None] | None:
     """Inputs, targets and masks of one of equal parts of a batch; None where it has fewer rows than parts."""
     if parts == 1:
         return batch.inputs_BT, batch.targets_BT, masks_NBTD

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+Mask = npt.NDArray[np.float32]
 
 _POOL = 2**16  # floats drawn at once: one call for many small masks
 
@@ -26,21 +31,22 @@ class Dropout:
     def __init__(self, p: float, source: torch.Generator) -> None:
         self.p = p
         self._source = source
-        self._pool = torch.empty(0)
+        self._pool: Mask = np.empty(0, np.float32)
         self._next = 0
         self._before = source.get_state()  # of the generator, when the pool was drawn
 
-    def masks(self, *shape: int) -> Tensor:
+    def masks(self, *shape: int) -> Mask:
         """The next masks, of this shape: 0 where a value is dropped, 1 / (1 - p) elsewhere."""
-        n = torch.Size(shape).numel()
+        n = math.prod(shape)
         if self._next + n > len(self._pool):
             self._fill(max(n, _POOL))
         self._next += n
-        return self._pool[self._next - n : self._next].view(shape)
+        return self._pool[self._next - n : self._next].reshape(shape)
 
     def _fill(self, n: int) -> None:
         self._before = self._source.get_state()
-        self._pool = torch.empty(n).bernoulli_(1 - self.p, generator=self._source).div_(1 - self.p)
+        drawn = torch.empty(n, dtype=torch.float32).bernoulli_(1 - self.p, generator=self._source)
+        self._pool = drawn.div_(1 - self.p).numpy()
         self._next = 0
 
     def position(self) -> tuple[Tensor, list[int]]:
@@ -50,7 +56,7 @@ class Dropout:
     def go_to(self, state: Tensor, place: list[int]) -> None:
         """Go on from a `position`."""
         self._source.set_state(state)
-        self._before, self._pool = state, torch.empty(0)
+        self._before, self._pool = state, np.empty(0, np.float32)
         size, used = place
         if size:
             self._fill(size)

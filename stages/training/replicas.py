@@ -17,8 +17,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
+from stages.cores import available_cores
 from stages.errors import LabError, TrainingError
 from stages.execution import Execution
+from stages.numerics import check_blas
 from stages.training.batches import Sentences
 from stages.training.records import Divergence, Record, Update
 from stages.training.runs import Listener, Outcome, Stop, Task, run_task
@@ -91,6 +93,7 @@ def attempt_tasks(
     folders: dict[int, Path] = {}
     problems: dict[int, str] = {}
     slots = workers or available_cores()
+    check_blas()  # once for all forks, which know then
     while running or (waiting and not stop.asked):
         while waiting and len(running) < slots and not stop.asked:
             i = waiting.popleft()
@@ -120,11 +123,6 @@ def attempt_tasks(
     if stop.asked:
         raise KeyboardInterrupt(stop.number)
     return folders, problems
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _hear(running: Mapping[int, _Worker], listener: GroupListener) -> None:

@@ -172,7 +172,7 @@ def _run(task: Task, splits: Mapping[str, Sentences], stop: Stop, listener: List
             listener.record(record)
             if session.step in due and not isinstance(record, Divergence):
                 due.remove(session.step)
-                checkpoint.keep(session.step, weights_of(session.state()[0]))
+                checkpoint.keep(session.step, session.weights())
             if stop.asked:
                 save()
                 raise KeyboardInterrupt(stop.number)

@@ -104,9 +104,7 @@ class Session:
         return Update(self.step, self._epoch, self._optimizer.rate(), loss, norm)
 
     def _measure(self) -> Validation | Divergence:
-        settings = self.settings
-        window = settings.context if settings.batches == "packed" else settings.max_length
-        tokens, threads = settings.eval_tokens, settings.threads
+        tokens, window, threads = self.settings.eval_tokens, self.settings.window, self.settings.threads
         with self._engine.result():
             result = score(self.model, self._sentences, tokens=tokens, max_length=window, threads=threads)
         if not math.isfinite(result.loss):
@@ -119,19 +117,24 @@ class Session:
         self.divergence = Divergence(step, self._epoch, self._optimizer.rate(step), problem)
         return self.divergence
 
+    def weights(self) -> dict[str, Tensor]:
+        """Those that count, by the names of the model's parameters: an average of the optimiser's where it has one.
+
+        They may be the session's own: to be written before it goes on.
+        """
+        with self._engine.result():
+            found = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+            return {name: weight.clone() for name, weight in found.items()} if self._engine.averages else found
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that the rest of the run depends on: tensors, and the place as plain values.
 
         The tensors are the session's own: to be written before it goes on.
         """
         dropout, pool = self._dropout.position()
-        named = [(_WEIGHTS + name, parameter.detach()) for name, parameter in self.model.named_parameters()]
+        tensors = {_WEIGHTS + name: weight for name, weight in self.weights().items()}
         if self._engine.averages:
-            with self._engine.result():
-                tensors = {name: weight.clone() for name, weight in named}
             tensors[_TRAINED] = self._engine.weights.detach()
-        else:
-            tensors = dict(named)
         over = self._batch >= self._epochs.per_epoch  # then the next order is drawn by the generator as it is now
         tensors |= {_ORDER: self._order.get_state() if over else self._before, _DROPOUT: dropout}
         remembered, plan = saving.pack(self._optimizer)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.analysis.floor import prefix_tree_floor
-from stages.text.reading import normalise, read_units
+from stages.text.reading import normalise
 from stages.text.vocabulary import BOS, EOS, TextSettings, Vocabulary
 from tests.conftest import ROOT
 
@@ -22,7 +22,8 @@ def flat(text: list[list[int]]) -> list[int]:
 
 
 def test_the_notebooks_corpus() -> None:
-    lines = [normalise(line, lowercase=True) for line in read_units(ROOT / "data/raw/notebook.txt")]
+    text = (ROOT / "data/raw/notebook.txt").read_text(encoding="utf-8")
+    lines = [normalise(line, lowercase=True) for line in text.splitlines()]
     vocabulary = Vocabulary.build(
         lines, TextSettings(lowercase=True), order="first_appearance", min_count=1, max_vocab=0
     )

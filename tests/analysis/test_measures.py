@@ -14,7 +14,7 @@ from stages.text.vocabulary import BOS, EOS, UNK
 from stages.training.batches import Sentences
 from stages.training.scoring import Score, Targets
 
-UNITS = ["ñu a", "b"]
+PARTS = [("ñu", False), (" a", True), ("b", True)]  # of two units
 SENTENCES = Sentences(np.array([BOS, 4, 5, EOS, BOS, UNK, EOS], dtype=np.uint16))
 NAMES = {*MEASURES, "unknown_share"}
 
@@ -35,7 +35,7 @@ def scored(nll: list[float], targets: Targets | None = None, **changes: list[Any
 
 def yardstick(targets: Targets | None = None) -> Yardstick:
     targets = Targets.of(SENTENCES) if targets is None else targets
-    return Yardstick.of(SENTENCES, targets, iter(UNITS), Counts(SENTENCES.ids, 6))
+    return Yardstick.of(SENTENCES, targets, PARTS, Counts(SENTENCES.ids, 6))
 
 
 def test_by_hand() -> None:
@@ -116,4 +116,4 @@ def test_a_perplexity_beyond_a_float_is_null_beside_its_loss() -> None:
 
 def test_text_that_does_not_belong_to_the_ids_is_told() -> None:
     with pytest.raises(ValueError, match="1 units of text, but 2 sentences of ids"):
-        Yardstick.of(SENTENCES, Targets.of(SENTENCES), UNITS[:1], Counts(SENTENCES.ids, 6))
+        Yardstick.of(SENTENCES, Targets.of(SENTENCES), PARTS[:2], Counts(SENTENCES.ids, 6))

@@ -13,7 +13,7 @@ from typing import Any
 
 from stages.numerics import set_numerics
 from stages.params import TrainParams
-from stages.text.reading import normalise, read_units
+from stages.text.reading import normalise
 from stages.text.vocabulary import SPECIALS, TextSettings, Vocabulary
 from stages.training.batches import Sentences
 from stages.training.records import Update
@@ -63,7 +63,7 @@ def only_training(sentences: Sentences) -> Splits:
 
 def toy_text() -> tuple[Splits, int]:
     """The nine sentences as the stages before training leave them, and the size of their vocabulary."""
-    lines = [normalise(line, lowercase=True) for line in read_units(texts.TOY)]
+    lines = [normalise(line, lowercase=True) for line in texts.TOY.read_text(encoding="utf-8").splitlines()]
     vocabulary = Vocabulary.build(
         lines, TextSettings(lowercase=True), order="first_appearance", min_count=1, max_vocab=0
     )

@@ -198,7 +198,8 @@ def test_trajectory_of_the_session_is_the_notebooks_on_its_corpus(updates: int) 
             update = next(ours)
             batch = epoch.batch(i)
             inputs, targets = batch.inputs_BT[0], batch.targets_BT[0]
-            loss = nn.CrossEntropyLoss()(notebook(inputs, list(drop.masks(3, len(inputs), D))), targets)
+            drops = torch.from_numpy(drop.masks(3, len(inputs), D))
+            loss = nn.CrossEntropyLoss()(notebook(inputs, list(drops)), targets)
             assert update.loss == pytest.approx(loss.item(), abs=1e-5), f"update {update.step}"
             loss.backward()
             t = update.step

@@ -27,6 +27,7 @@ def new_predictor(new_model: NewModel, **about: Any) -> Predictor:
         ({"max_length": 9}, 9),
         ({"max_length": 9, "context": 4, "batches": "shuffled"}, 9),
         ({"max_length": 9, "context": 4, "batches": "packed"}, 4),
+        ({"max_length": 9, "a_key_of_long_ago": 1}, 9),
     ],
 )
 def test_the_window_is_what_the_model_was_trained_on(

@@ -1,8 +1,9 @@
-"""What a line becomes, and the units of a prepared file."""
+"""What a line becomes, and the prepared text in parts."""
 
 from __future__ import annotations
 
 import sys
+import tempfile
 import unicodedata
 from pathlib import Path
 from typing import get_args
@@ -12,7 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stages.errors import ArtifactError
-from stages.text.reading import BYTE_ORDER_MARK, Form, fold, normalise, one_line_end, read_units
+from stages.text import reading
+from stages.text.reading import BYTE_ORDER_MARK, LINE_END, Form, Parts, fold, normalise, one_line_end
 
 FORMS = st.sampled_from(get_args(Form))
 
@@ -89,22 +91,47 @@ def test_text_that_keeps_its_lines_has_one_kind_of_line_end() -> None:
     assert one_line_end(" a\r\nb\rc\x0bd\x0ce\x1cf\x85g\u2028h\u2029 i\n") == " a\nb\nc\nd\ne\nf\ng\nh\n i\n"
 
 
-# --- units ------------------------------------------------------------------------------------------------------------
+# --- the prepared text ------------------------------------------------------------------------------------------------
 
 
 def test_units_are_the_lines_with_their_inner_line_ends(tmp_path: Path) -> None:
     path = tmp_path / "train.txt"
-    path.write_bytes("uno\r\x85 dos\ntres\u2028\u2028cuatro\n".encode())
-    units = read_units(path)
-    assert next(units) == "uno\r\x85 dos"
-    assert list(units) == ["tres\n\ncuatro"]
+    path.write_bytes("uno\r\x85 dos\n\ntres\u2028\u2028cuatro".encode())
+    assert list(Parts(path).with_ends()) == [("uno\r\x85 dos", True), ("", True), ("tres\n\ncuatro", True)]
     path.write_bytes(b"")
-    assert list(read_units(path)) == []
+    assert list(Parts(path)) == []
 
 
-def test_a_prepared_file_that_is_lost_or_damaged_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"train\.txt: not there; `dvc repro` makes it"):
-        list(read_units(tmp_path / "train.txt"))
-    (tmp_path / "train.txt").write_bytes(b"\xff")
-    with pytest.raises(ArtifactError, match=r"train\.txt: not what stage prepare writes"):
-        list(read_units(tmp_path / "train.txt"))
+@given(st.lists(st.text("ab \u2028", min_size=1, max_size=30), max_size=5), st.integers(1, 40))
+def test_parts_make_up_the_text(units: list[str], size: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_CHARACTERS", size)
+        path = Path(folder) / "text.txt"
+        path.write_text("".join(f"{unit}\n" for unit in units), encoding="utf-8")
+        read: list[int] = []
+        found, unit = [], ""
+        for part, ends in Parts(path, read.append).with_ends():
+            unit += part
+            if ends:
+                found.append(unit)
+                unit = ""
+        assert found == [one.replace("\u2028", "\n") for one in units]
+        assert unit == ""
+        assert sum(read) == path.stat().st_size
+
+
+def test_a_long_unit_is_never_whole_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(f"palabra{LINE_END}" * 400_000 + "\n", encoding="utf-8")
+    sizes = [len(part) for part in Parts(path)]
+    assert len(sizes) > 2
+    assert max(sizes) <= 2**21
+    assert sum(sizes) == 8 * 400_000
+
+
+def test_what_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="dvc repro"):
+        list(Parts(tmp_path / "none.txt"))
+    (tmp_path / "bad.txt").write_bytes(b"abc\xff\n")
+    with pytest.raises(ArtifactError, match=r"bad\.txt: not what stage prepare writes"):
+        list(Parts(tmp_path / "bad.txt"))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stages.errors import LabError
 from stages.text import routing
-from stages.text.reading import read_units
+from stages.text.reading import Parts
 from stages.text.routing import route_stream, route_units
 from stages.text.splitting import assign, rank, salt, to_ranks
 
@@ -35,7 +35,7 @@ def split_sentences(text: list[str], valid: float, test: float, seed: int) -> di
         everything.write_text("".join(f"{sentence}\n" for sentence in text), encoding="utf-8", newline="\n")
         counted = route_units(everything, Path(folder), splits)
         assert sorted(path.name for path in Path(folder).iterdir()) == ["test.txt", "train.txt", "valid.txt"]
-        found = {name: list(read_units(Path(folder) / f"{name}.txt")) for name in NAMES}
+        found = {name: list(Parts(Path(folder) / f"{name}.txt")) for name in NAMES}
     assert counted == {name: len(sentences) for name, sentences in found.items()}
     return found
 
@@ -109,7 +109,7 @@ def cut(folder: Path, text: str, valid: float, test: float) -> tuple[dict[str, s
     everything = folder / "everything.tmp"
     everything.write_text(f"{text}\n", encoding="utf-8", newline="\n")
     told = route_stream(everything, folder, valid, test)
-    found = {name: list(read_units(folder / f"{name}.txt")) for name in NAMES}
+    found = {name: list(Parts(folder / f"{name}.txt")) for name in NAMES}
     assert not everything.exists()
     assert told["sentences_by_split"] == {name: len(units) for name, units in found.items()}
     return {name: "".join(units) for name, units in found.items()}, told
