@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ def corpus_digest(lock_text: str, corpus: str) -> str | None:
     return None
 
 
+@lru_cache(maxsize=64)
 def _stages(lock_text: str) -> dict[str, Any]:
     try:
         content = yaml.load(lock_text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 (safe)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -10,15 +11,21 @@ from stages.execution import ExecutionRecord
 from stages.params import WITHOUT_EFFECT, Params
 from stages.tracking.store import TAG_EXECUTION
 
-REPLICA, SUMMARY = "replica", "summary"  # values of the tag `noam.role`
+REPLICA, SUMMARY, STUDY = "replica", "summary", "study"  # values of the tag `noam.role`
 TAG_ROLE, TAG_GROUP, TAG_REPLICAS, TAG_PARENT = "noam.role", "noam.group", "noam.replicas", "mlflow.parentRunId"
 TAG_REPEAT, TAG_DIVERGED_AT, TAG_DIVERGED = "noam.repeat", "noam.diverged_at", "noam.diverged"
+# Of a study's run its name; of a run in it, with that name behind a dot, its variant and its place among the others.
+TAG_STUDY, TAG_PLACE = "noam.study", "noam.place"
+TAG_VIEW = "noam.view"  # of a study's run: what its prepared views show
+NOTE, TAG_NOTE = "mlflow.note.content", "noam.note"  # the second: a digest of the note that is ours
+WARMUP_LOG10 = "study/warmup_log10"  # metric of a run in a study: MLflow has no logarithmic axis for parameters
 # What a summary has as `summary/<split>_<measure>`, and as `summary/<count>`.
 SUMMARISED = (
     *("loss", "loss_std", "loss_low", "loss_high", "excess", "excess_error", "perplexity", "accuracy"),
     *("bits_per_character", "bits_per_byte", "accuracy_top5", "ece", "gain", "agreement_number", "agreement_gender"),
 )
 COUNTED = ("replicas", "diverged")
+COUNTED_OF_STUDY = ("variants", "runs", "diverged", "missing")  # what a study's run has as `study/<count>`
 
 _PARAM_LENGTH = 6000
 _KEY_LENGTH = 250
@@ -89,6 +96,18 @@ def shortened(text: str, length: int) -> str:
         return text
     note = f"… ({len(text)} characters)"
     return text[: length - len(note)] + note
+
+
+def note_tags(tags: Mapping[str, str], text: str) -> dict[str, str]:
+    """Tags that make `text` the note of something with these tags; none where the user has written one."""
+    now = tags.get(NOTE, "")
+    if now and _digest(now) != tags.get(TAG_NOTE):
+        return {}
+    return {NOTE: text, TAG_NOTE: _digest(text)}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
 
 def _text(value: Any) -> str:

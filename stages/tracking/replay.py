@@ -7,7 +7,6 @@ bytes that are surely in, which spares the time of doing so from the start.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -20,6 +19,7 @@ from stages.tracking import outbox
 from stages.tracking.groups import is_group
 from stages.tracking.journal import read_from
 from stages.tracking.names import (
+    NOTE,
     REPLICA,
     SUMMARY,
     TAG_DIVERGED_AT,
@@ -29,6 +29,7 @@ from stages.tracking.names import (
     TAG_REPLICAS,
     TAG_ROLE,
     name_for_mlflow,
+    note_tags,
     param_values,
     run_name,
     run_tags,
@@ -47,7 +48,6 @@ _BATCH = 1000
 _TAG_LENGTH = 5000
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
 _TAG_OFFSET = "noam.journal"
-_NOTE, _TAG_NOTE = "mlflow.note.content", "noam.note"  # the second: a digest of the note that is ours
 _TAGS_OF_ROLE = (TAG_ROLE, TAG_GROUP, TAG_REPLICAS, TAG_PARENT)
 
 
@@ -178,18 +178,14 @@ class Replay:
     def note(self, text: str) -> None:
         """Describe the run on its page, unless the user has written something there."""
         text = shortened(text, _TAG_LENGTH)
-        if text == self.tags.get(_NOTE, ""):
+        if text == self.tags.get(NOTE, ""):
             return
         self.run = self.store.client.get_run(self.run_id)
-        now = self.tags.get(_NOTE, "")
-        if now and _digest(now) != self.tags.get(_TAG_NOTE):
-            return
-        if text:
-            self.tag(_TAG_NOTE, _digest(text))
-            self.tag(_NOTE, text)
-        else:
-            self.untag(_NOTE)
-            self.untag(_TAG_NOTE)
+        for key, value in note_tags(self.tags, text).items():
+            if text:
+                self.tag(key, value)
+            else:
+                self.untag(key)
 
     def _log_params(self) -> None:
         from mlflow.entities import Param
@@ -301,10 +297,6 @@ def _run_of_group(store: Store, execution: Execution) -> Run | None:
     parent = execution.record.parent
     found = store.tagged(TAG_EXECUTION, parent) if parent else []
     return newest_run(found) if found else None
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
 
 def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

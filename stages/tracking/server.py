@@ -15,8 +15,8 @@ from pathlib import Path
 
 from stages import paths
 from stages.errors import TrackingError
-from stages.tracking.store import artifact_root, connect, database_file, probe, tracking_uri
-from stages.tracking.view import refresh_view, view_links
+from stages.tracking.store import Store, artifact_root, connect, database_file, probe, tracking_uri
+from stages.tracking.view import refresh_view, studies_of, view_links
 
 HOST = "127.0.0.1"
 _OTHER_PORTS = 50
@@ -41,7 +41,7 @@ def serve(port: int = 5000) -> int:
         store = connect()
         refresh_view(store)
         print("the runs are on the server that MLFLOW_TRACKING_URI names")
-        _print_links(uri, store.experiment_id)
+        _print_links(uri, store)
         return 0
     probe(uri, timeout=5)
     chosen = free_port(port)
@@ -58,7 +58,7 @@ def serve(port: int = 5000) -> int:
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         wait_for_health(server, chosen, log)
-        _print_links(f"http://{HOST}:{chosen}", store.experiment_id)
+        _print_links(f"http://{HOST}:{chosen}", store)
         print("Ctrl-C stops it.", flush=True)
         return server.wait()
     except KeyboardInterrupt:
@@ -99,10 +99,11 @@ def wait_for_health(server: subprocess.Popen[bytes], port: int, log: Path) -> No
     raise TrackingError(f"MLflow's server does not answer after {_START_SECONDS} s; see {log}")
 
 
-def _print_links(address: str, experiment_id: str) -> None:
-    links = view_links(address, experiment_id)
+def _print_links(address: str, store: Store) -> None:
+    links = view_links(address, store.experiment_id, studies_of(store))
+    width = max(map(len, links)) + 2
     for title, link in links.items():
-        print(f"  {title + ':':<25}{link}", flush=True)
+        print(f"  {title + ':':<{width}}{link}", flush=True)
 
 
 def _start(uri: str, port: int, log: Path) -> subprocess.Popen[bytes]:

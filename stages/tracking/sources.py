@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -53,7 +56,7 @@ def results_of(fingerprint: str, execution: Execution | None, revisions: list[Re
     elif fingerprint_of_folder(root) == fingerprint and has_results(root) and is_intact(root):
         yield root
     else:
-        found = [one for one in revisions if fingerprint_of_revision(root, one.commit) == fingerprint]
+        found = [one for one in revisions if _fingerprint(root, one.commit) == fingerprint]
         with TemporaryDirectory(prefix="noam-") as temporary:
             for revision in found:
                 with suppress(TrackingError):
@@ -88,23 +91,17 @@ def revisions() -> list[Revision]:
 
 
 def fetch_revision(revision: Revision, target: Path) -> None:
-    """Copy the results of a revision out of git, DVC's cache or its remote.
+    """Copy the results of a revision out of git and DVC's cache, or with DVC's help out of its remote.
 
     Raises:
-        TrackingError: the cache has lost them.
+        TrackingError: neither has them.
     """
-    from dvc.api import DVCFileSystem  # type: ignore[import-untyped]
-
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
     try:
-        system = DVCFileSystem(os.fspath(paths.main_root()), rev=revision.commit)
-        for path in (*outbox.RESULTS, outbox.CODE):
-            if system.exists(path.as_posix()):
-                (target / path).parent.mkdir(parents=True, exist_ok=True)
-                system.get(path.as_posix(), str(target / path), recursive=True)
-    except Exception as error:  # DVC has no common base for what its file system raises
-        raise TrackingError(_LOST) from error
+        _empty(target)
+        _export(revision.commit, target)
+        _copy_from_cache(target)
+    except Exception:  # DVC has no common base for what it raises; its own way is slower, and knows remotes
+        _fetch_with_dvc(revision, target)
     if not has_results(target):
         raise TrackingError(_LOST)
 
@@ -115,24 +112,72 @@ def fetch_uncommitted(execution: Execution, target: Path) -> None:
     Raises:
         TrackingError: it has not.
     """
-    from dvc.repo import Repo  # type: ignore[import-untyped]
-
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
     try:
+        _empty(target)
         outbox.copy_results(outbox.remembered(execution), target, outbox.SMALL)
-        cache = Repo(os.fspath(paths.main_root())).cache.local
-        for path, md5 in outputs((target / paths.LOCK).read_text(encoding="utf-8")).items():
-            listed = {path: md5}
-            if md5.endswith(".dir"):
-                content = json.loads(Path(cache.oid_to_path(md5)).read_text(encoding="utf-8"))
-                listed = {path / entry["relpath"]: entry["md5"] for entry in content}
-            for file, digest in listed.items():
-                if any(file.is_relative_to(wanted) for wanted in outbox.RESULTS) and file not in outbox.SMALL:
-                    (target / file).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(cache.oid_to_path(digest), target / file)
+        _copy_from_cache(target)
     except Exception as error:  # as above
         raise TrackingError(_LOST) from error
+
+
+def _empty(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def _export(commit: str, target: Path) -> None:
+    """What git has of the results of a commit: code, and what DVC's cache does not have."""
+    names = [path.as_posix() for path in (*outbox.SMALL, outbox.CODE)]
+    command = ["git", "archive", "--format=tar", commit, "--", *names]
+    done = subprocess.run(command, cwd=paths.main_root(), capture_output=True, check=True, timeout=60)
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(target, filter="data")
+
+
+def _copy_from_cache(target: Path) -> None:
+    """The results that the dvc.lock in `target` lists, out of DVC's cache."""
+    root = _cache_folder(paths.main_root())
+    for path, md5 in outputs((target / paths.LOCK).read_text(encoding="utf-8")).items():
+        listed = {path: md5}
+        if md5.endswith(".dir"):
+            content = json.loads(_cached(root, md5).read_text(encoding="utf-8"))
+            listed = {path / entry["relpath"]: entry["md5"] for entry in content}
+        for file, digest in listed.items():
+            if any(file.is_relative_to(wanted) for wanted in outbox.RESULTS) and file not in outbox.SMALL:
+                (target / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(_cached(root, digest), target / file)
+
+
+def _fetch_with_dvc(revision: Revision, target: Path) -> None:
+    from dvc.api import DVCFileSystem  # type: ignore[import-untyped]
+
+    _empty(target)
+    try:
+        system = DVCFileSystem(os.fspath(paths.main_root()), rev=revision.commit)
+        for path in (*outbox.RESULTS, outbox.CODE):
+            if system.exists(path.as_posix()):
+                (target / path).parent.mkdir(parents=True, exist_ok=True)
+                system.get(path.as_posix(), str(target / path), recursive=True)
+    except Exception as error:  # as above
+        raise TrackingError(_LOST) from error
+
+
+@cache
+def _cache_folder(root: Path) -> Path:
+    from dvc.repo import Repo  # type: ignore[import-untyped]
+
+    with Repo(os.fspath(root)) as repo:
+        return Path(repo.cache.local.path)
+
+
+def _cached(root: Path, md5: str) -> Path:
+    return root / md5[:2] / md5[2:]
+
+
+@cache
+def _fingerprint(root: Path, commit: str) -> str | None:
+    """`fingerprint_of_revision` of a commit, which never changes, read once."""
+    return fingerprint_of_revision(root, commit)
 
 
 def _git(root: Path, *arguments: str) -> list[str]:

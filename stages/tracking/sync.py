@@ -37,6 +37,7 @@ from stages.tracking.store import (
     silent,
     tracking_errors,
 )
+from stages.tracking.studies import send_study
 from stages.tracking.view import refresh_view
 
 if TYPE_CHECKING:
@@ -209,13 +210,18 @@ def main() -> None:
     """The process that `stages.tracking.attempt` watches: progress and outcome go to stdout, a JSON object a line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--execution", default="", help="id of the execution that made the results; '' for none")
-    parser.add_argument("--fingerprint", required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--fingerprint", help="of the results in this folder")
+    what.add_argument("--study", type=Path, help="folder with the report of a study")
     parser.add_argument("--experiment", default="")
     arguments = parser.parse_args()
     folder = Path.cwd()
     try:
         store = connect(timeout=5, progress=_say)
         with tracking_errors(store.uri):
+            if arguments.study is not None:
+                _tell("done", _sync_study(store, arguments.study))
+                return
             if arguments.execution:
                 execution = Execution(paths.run_state() / "executions" / arguments.execution)
                 with execution.lock(timeout=60):
@@ -228,6 +234,16 @@ def main() -> None:
     except (LabError, Timeout) as error:
         _tell("error", str(error))
         sys.exit(1)
+
+
+def _sync_study(store: Store, folder: Path) -> str:
+    """Bring in the runs that have been made, then the study that compares them. Returns what to tell the user."""
+    account = Account(notes=list(store.notes))
+    sync_executions(store, account, progress=_say)
+    told = send_study(store, folder, _say)
+    refresh_view(store)
+    failed = f"{len(account.failed)} run(s) could not be brought, `noam sync` says why" if account.failed else ""
+    return "; ".join(filter(None, [*account.notes, told, failed]))
 
 
 def _say(what: str) -> None:

@@ -17,14 +17,12 @@ import psutil
 import pytest
 
 from stages.errors import TrackingError
-from stages.params import Params, load_params
-from stages.tracking import outbox
-from stages.tracking.fingerprint import fingerprint_of_folder
 from stages.tracking.server import free_port
 from stages.tracking.store import Store, connect
-from stages.tracking.sync import sync_one
-from stages.tracking.view import CURVES, PICTURES, decode, encode, refresh_view, view_links, view_state
-from tests.tracking.lab import set_params, train_execution, wait_until, write_results
+from stages.tracking.studies import send_study
+from stages.tracking.view import CURVES, PICTURES, decode, encode, refresh_view, studies_of, view_links, view_state
+from tests.tracking.lab import wait_until
+from tests.tracking.test_studies import finish, study_run, write_report
 
 SERVE = (
     "import signal, sys; from stages.tracking.server import serve; "
@@ -38,25 +36,29 @@ QUIET = (
 )
 
 
-def finish_run(store: Store, workspace: Path, **params: int) -> None:
-    """One complete run with these parameters."""
-    set_params(workspace, **params)
-    write_results(workspace, seed=load_params(Params).seed)
-    execution = train_execution()
-    outbox.set_fingerprint(execution, str(fingerprint_of_folder()))
-    execution.close("finished")
-    sync_one(store, execution, workspace)
-
-
 @pytest.fixture
 def six_runs(store: Store, workspace: Path) -> Store:
     """Two warm-ups with a run for each of two seeds, and a third one with two replicas."""
     for warmup in (400, 4000):
         for seed in (0, 1):
-            finish_run(store, workspace, warmup=warmup, seed=seed)
-    finish_run(store, workspace, warmup=40, seed=0, replicas=2)
+            finish(workspace, store, warmup=warmup, seed=seed)
+    finish(workspace, store, warmup=40, seed=0, replicas=2)
     refresh_view(store)
     return store
+
+
+@pytest.fixture
+def study(six_runs: Store, workspace: Path) -> Store:
+    """The same, and a study of two variants with two replicas each, which differ in a number and in a word."""
+    differ: dict[str, dict[str, int | str]] = {
+        "warmup=80": {"warmup": 80},
+        "warmup=800": {"warmup": 800, "loss": "notebook"},
+    }
+    made = {name: finish(workspace, six_runs, seed=10, replicas=2, **params) for name, params in differ.items()}
+    write_report(workspace / "reports/studies/toy", made, [10, 11])
+    send_study(six_runs, workspace / "reports/studies/toy")
+    refresh_view(six_runs)
+    return six_runs
 
 
 class Server:
@@ -95,6 +97,11 @@ def page(link: str, folder: Path) -> str:
         pytest.skip("no Chromium here to look at the page with")
     command = [CHROMIUM, *QUIET.split(), f"--user-data-dir={folder}", link]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
+
+
+def axes_of(seen: str) -> list[str]:
+    """The axes of the parallel coordinates on a page."""
+    return re.findall(r'class="label">([^<]+)<', seen[seen.index('class="parcoords"') :])
 
 
 def test_a_state_survives_the_tag() -> None:
@@ -136,6 +143,65 @@ def test_the_page_links_to_the_views_until_the_user_writes_a_note(store: Store) 
     store.client.set_experiment_tag(store.experiment_id, "mlflow.note.content", "mine")
     refresh_view(store)
     assert store.client.get_experiment(store.experiment_id).tags["mlflow.note.content"] == "mine"
+
+
+def test_a_study_has_views_and_links_until_its_run_is_deleted(study: Store) -> None:
+    tags = study.client.get_experiment(study.experiment_id).tags
+    curves, pictures = (decode(tags[f"mlflow.sharedViewState.study-toy{end}"]) for end in ("", "-pictures"))
+    assert curves["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "noam.study.toy"}]
+    assert pictures["groupBy"] is None
+    shown = [
+        study.client.search_runs([study.experiment_id], view["searchFilter"], order_by=[view["orderByKey"]])
+        for view in (curves, pictures)
+    ]
+    assert [run.info.run_name.partition(" · d_model")[0] for run in shown[0]] == [
+        *("warmup=80 · seed=10", "warmup=800 · seed=10", "warmup=80 · seed=11", "warmup=800 · seed=11"),
+        *("warmup=80 · seeds 10–11", "warmup=800 · seeds 10–11"),
+    ]
+    assert [run.data.tags["noam.role"] for run in shown[1]] == ["summary", "summary"]
+
+    drawn = {chart["type"]: chart for chart in curves["compareRunCharts"] if chart["type"] in ("PARALLEL", "SCATTER")}
+    assert drawn["PARALLEL"]["selectedParams"] == []  # of groups MLflow knows no text
+    assert drawn["PARALLEL"]["selectedMetrics"] == ["study/warmup_log10", "final/train_loss"]
+    assert (drawn["SCATTER"]["xaxis"]["key"], drawn["SCATTER"]["yaxis"]["key"]) == (
+        "study/warmup_log10",
+        "final/train_loss",
+    )
+    (parallel,) = [chart for chart in pictures["compareRunCharts"] if chart["type"] == "PARALLEL"]
+    assert parallel["selectedParams"] == ["loss"]
+    assert parallel["selectedMetrics"] == ["study/warmup_log10", "summary/train_loss"]
+
+    logged = [{key for run in found for key in run.data.metrics} for found in (study.runs(), shown[0], shown[1])]
+    default = [decode(tags[f"mlflow.sharedViewState.{key}"]) for key in (CURVES, PICTURES)]
+    for view, keys in ((default[0], logged[0]), (default[1], logged[0]), (curves, logged[1]), (pictures, logged[2])):
+        charts = {chart["metricKey"]: chart for chart in view["compareRunCharts"] if "metricKey" in chart}
+        assert keys - {"optim/update_norm"} <= charts.keys()
+        assert all(charts[key]["deleted"] for key in keys if key.startswith("study/"))
+        assert {chart["metricSectionId"] for chart in view["compareRunCharts"]} == {
+            section["uuid"] for section in view["compareRunSections"]
+        }
+
+    address = f"#/experiments/{study.experiment_id}/runs?workflowType=machine_learning&viewStateShareKey=study-toy"
+    assert f"[study toy]({address}&compareRunsMode=CHART)" in tags["mlflow.note.content"]
+    links = view_links("http://x", study.experiment_id, studies_of(study))
+    assert links["study toy"] == f"http://x/{address}&compareRunsMode=CHART"
+    assert list(links)[4:] == ["study toy", "study toy, attention", "study toy, next words"]
+
+    study.client.delete_run(study_run(study).info.run_id)
+    refresh_view(study)
+    tags = study.client.get_experiment(study.experiment_id).tags
+    assert not [key for key in tags if "study" in key]
+    assert "study" not in tags["mlflow.note.content"]
+
+
+def test_a_note_without_studies_of_an_earlier_version_is_renewed(study: Store) -> None:
+    plain = view_links("", study.experiment_id)
+    listed = " · ".join(f"[{title}]({link.removeprefix('/')})" for title, link in plain.items())
+    study.client.delete_experiment_tag(study.experiment_id, "noam.note")
+    note = f"Language models under the Noam optimiser: {listed}"
+    study.client.set_experiment_tag(study.experiment_id, "mlflow.note.content", note)
+    refresh_view(study)
+    assert "study toy" in study.client.get_experiment(study.experiment_id).tags["mlflow.note.content"]
 
 
 def test_the_tag_stays_within_the_limit_of_mlflow() -> None:
@@ -186,8 +252,8 @@ def test_pages_without_any_run_a_busy_port_and_the_end(workspace: Path, server: 
     assert not (workspace / "mlruns").exists()
 
 
-def test_a_browser_shows_curves_and_pictures(six_runs: Store, server: Server, tmp_path: Path) -> None:
-    curves, pictures, *_ = server.links()
+def test_a_browser_shows_curves_and_pictures(study: Store, server: Server, tmp_path: Path) -> None:
+    curves, pictures, _, _, of_study, pictures_of_study, words_of_study = server.links()
     seen = page(curves, tmp_path / "profile")
     for text in (
         "Group: 40<",
@@ -209,6 +275,23 @@ def test_a_browser_shows_curves_and_pictures(six_runs: Store, server: Server, tm
 
     seen = page(pictures, tmp_path / "profile")
     shown = re.findall(r'<img[^>]+src="(get-artifact\?path=images[^"]+)"', seen)
-    assert len({link.partition("run_uuid=")[2] for link in shown}) == 5  # of the replicas the summary's
+    assert len({link.partition("run_uuid=")[2] for link in shown}) == 7  # of the replicas the summary's
     with urllib.request.urlopen(pictures.partition("#")[0] + shown[0].replace("&amp;", "&"), timeout=10) as answer:
         assert answer.read(4) == b"RIFF"
+
+    seen = page(of_study, tmp_path / "profile")
+    assert "Group: warmup=80<" in seen
+    assert "Group: warmup=800<" in seen
+    assert "Group: 40<" not in seen
+    assert 'class="js-fill"' in seen
+    assert "study/warmup_log10 vs. final/train_loss" in seen
+    assert axes_of(seen) == ["study/warmup_log10", "final/train_loss"]
+
+    seen = page(pictures_of_study, tmp_path / "profile")
+    shown = re.findall(r'<img[^>]+src="get-artifact\?path=images[^"]+run_uuid=([^"]+)"', seen)
+    assert len(set(shown)) == 2
+    assert axes_of(seen) == ["loss", "study/warmup_log10", "summary/train_loss"]
+
+    seen = page(words_of_study, tmp_path / "profile")
+    assert seen.count("[bos] un gato come") >= 1
+    assert "seeds 10–11" in seen
