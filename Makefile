@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PORT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev repository repro ui sync verify test test-all lint bench profile schema clean
+.PHONY: help setup setup-dev repository repro ui sync verify studies test test-all lint bench profile schema clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -32,6 +32,9 @@ sync: setup  ## bring into MLflow whatever it has not got yet
 verify: setup  ## run the commit anew in a fresh clone with an empty cache, compare every output
 	@noam verify
 
+studies: repository setup  ## run the shipped studies in full, which takes about an hour, and write reports/studies
+	@for study in warmup-toy post-norm-needs-warmup lr-sensitivity radam optimizers; do noam study run $$study || exit 1; done
+
 test: setup-dev  ## set up what is missing, run the tests
 	@python -m pytest -n 2 --dist loadfile
 
@@ -47,8 +50,9 @@ bench: setup-dev  ## time training beside what it is measured against (OPTIONS=-
 profile: setup-dev  ## show where the time of the training loop goes
 	@python -m tests.benchmarks.profile
 
-schema: setup-dev  ## write the JSON schema of params.yaml anew
+schema: setup-dev  ## write the JSON schemas of params.yaml and of studies anew
 	@python -m stages.params > stages/params.schema.json
+	@python -m stages.studies.spec > stages/studies/study.schema.json
 
 clean:  ## remove what the tools leave behind; keeps .venv, data, runs and the cache
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build noam_lab.egg-info

@@ -143,6 +143,10 @@ class Execution:
         self._write(self.record.model_copy(update=update))
         self.append_event("resumed")
 
+    def name(self, experiment: str) -> None:
+        """It belongs to an experiment of DVC, which the process that runs it was not told of."""
+        self._write(self.record.model_copy(update={"experiment": experiment}))
+
     def _write(self, record: ExecutionRecord) -> None:
         files.write_text(self.folder / "execution.json", record.model_dump_json(indent=1) + "\n")
 

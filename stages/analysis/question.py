@@ -4,8 +4,8 @@ Tables, one row each:
 
     runs         a run of a variant with one seed: `variant`, `seed`, `value` (of the metric at the end; NaN where the
                  run diverged or failed), `start` (the metric before the first update where it is a loss or an excess,
-                 or NaN), `diverged_at` (update, or NaN), `steps_to_target`, `seconds_to_target` (NaN where it was not reached or is not known), and a
-                 column for each factor with the label of its level (text)
+                 or NaN), `diverged_at` (update, or NaN), `steps_to_target`, `seconds_to_target` (NaN where it was not
+                 reached or is not known), and a column for each factor with the label of its level (text)
     curves       a measurement without dropout: `variant`, `seed`, `step`, `loss`
     rates        the learning rate of an update: `variant`, `step`, `lr`
 """

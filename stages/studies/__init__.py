@@ -1,0 +1,1 @@
+"""Studies: variants × seeds from one small file, run once, compared honestly."""
