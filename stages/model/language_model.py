@@ -111,13 +111,19 @@ class LanguageModel(nn.Module):
         return positions[:length], mask[:length, :length]
 
 
-def initialise(model: LanguageModel, generator: torch.Generator) -> None:
-    """torch's own initial values, drawn from `generator`, one parameter after the other.
+def initialise(model: LanguageModel, generator: torch.Generator, kind: str = "torch") -> None:
+    """Initial values, drawn from `generator`, one parameter after the other. Norms: gain 1, bias 0.
 
-    Linear layers: uniform in ±1/sqrt(fan_in), weights and biases. Embedding: standard normal, or, where the output
-    layer shares it, with a deviation of D^-0.5, so that no logit but that of the word just read is large at first.
-    Norms: gain 1, bias 0.
+    torch: its own. Linear layers: uniform in ±1/sqrt(fan_in), weights and biases. Embedding: standard normal, or, where
+    the output layer shares it, with a deviation of D^-0.5, so that no logit but that of the word just read is large at
+    first.
+
+    xavier: every matrix, the embedding as well, uniform in ±sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010,
+    equation 16), where queries, keys and values are matrices of their own; biases 0.
     """
+    if kind == "xavier":
+        _initialise_xavier(model, generator)
+        return
     embedding_std = model.config.d_model**-0.5 if model.config.tied_output else 1.0
     with torch.no_grad():
         model.embedding.weight.normal_(0.0, embedding_std, generator=generator)
@@ -128,6 +134,18 @@ def initialise(model: LanguageModel, generator: torch.Generator) -> None:
                     module.weight.uniform_(-bound, bound, generator=generator)
                 if module.bias is not None:
                     module.bias.uniform_(-bound, bound, generator=generator)
+
+
+def _initialise_xavier(model: LanguageModel, generator: torch.Generator) -> None:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1:
+                fan_out, fan_in = parameter.shape
+                together = 3 if name.endswith("qkv.weight") else 1
+                bound = (6 / (fan_in + fan_out / together)) ** 0.5
+                parameter.uniform_(-bound, bound, generator=generator)
+            elif name.endswith("bias"):
+                parameter.zero_()
 
 
 def language_model_loss(

@@ -23,7 +23,8 @@ def start(work: Callable[[], None], folder: Path, log: Path) -> ForkProcess:
 
 def last_words(log: Path) -> str:
     """What a process said at its end."""
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    content = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    lines = [line for line in content.splitlines() if line.strip()]
     return lines[-1].removeprefix("error: ") if lines else "ended without a word"
 
 

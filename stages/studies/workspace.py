@@ -105,7 +105,7 @@ def _link_corpus(corpus: Path, folder: Path) -> None:
 
 def _share_cache(folder: Path, scm: bool) -> None:
     """The copy has the local configuration of this workspace and its cache."""
-    from configobj import ConfigObj  # type: ignore[import-untyped]  # with which DVC reads it; its own way to write knows ASCII alone
+    from configobj import ConfigObj  # with which DVC reads it; its own way to write knows ASCII alone
 
     local = folder / ".dvc/config.local"
     if Path(".dvc/config.local").is_file():

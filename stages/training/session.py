@@ -38,7 +38,7 @@ class Session:
     def __init__(self, settings: TrainParams, vocab_size: int, splits: Mapping[str, Sentences]) -> None:
         self.settings = settings
         self.model = LanguageModel(model_config(settings, vocab_size))
-        initialise(self.model, generator(settings.seed, "init"))
+        initialise(self.model, generator(settings.seed, "init"), settings.init)
         self._order = generator(settings.seed, "order")
         self._dropout = Dropout(settings.dropout, generator(settings.seed, "dropout"))
         self._epochs = epochs_of(splits["train"], settings)

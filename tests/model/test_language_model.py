@@ -170,3 +170,19 @@ def test_random_words_cannot_be_predicted(new_model: NewModel, block: str) -> No
     with torch.inference_mode():
         loss = language_model_loss(model(valid_BT[:, :-1])[0], valid_BT[:, 1:], "cross_entropy", PAD)
     assert loss.item() >= math.log(20) - 0.05
+
+
+def test_xavier_gives_each_matrix_its_own_bound(new_model: Callable[..., LanguageModel]) -> None:
+    model = new_model(d_model=12, hidden=10, vocab_size=20)
+    initialise(model, torch.Generator().manual_seed(0), "xavier")
+    weights = dict(model.named_parameters())
+    assert weights["blocks.0.attention.qkv.weight"].shape == (36, 12)
+    bounds = {
+        "embedding.weight": (6 / 32) ** 0.5,
+        "blocks.0.attention.qkv.weight": (6 / 24) ** 0.5,  # three matrices of 12 × 12
+        "blocks.0.feed_forward.w1.weight": (6 / 22) ** 0.5,
+        "output.weight": (6 / 32) ** 0.5,
+    }
+    for name, bound in bounds.items():
+        assert 0.9 * bound < float(weights[name].detach().abs().max()) <= bound, name
+    assert all(not weight.any() for name, weight in weights.items() if name.endswith("bias"))
