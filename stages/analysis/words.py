@@ -17,6 +17,7 @@ from stages.analysis.question import Comparison, Question, Statement
 from stages.analysis.resampling import LEVEL, seeds_needed, smallest_effect, smallest_p
 
 _ORDER = ("real", "not real", "cannot be said", "note")
+_SHOWN = 4  # variants of a note whose numbers stand in a table as well
 _POWER = 0.8  # that is told
 
 
@@ -255,7 +256,7 @@ def _sensitivity(found: Comparison) -> list[Statement]:
 
 
 def _targets(found: Comparison) -> list[Statement]:
-    """Steps and seconds to the target, the fastest first."""
+    """Steps and seconds to the target, the fastest first; of many variants the first alone: a table has all."""
     target = found.question.target
     if target is None:
         return []
@@ -269,7 +270,8 @@ def _targets(found: Comparison) -> list[Statement]:
                 for row in rows
             ]
             text = f"{what} to a loss of {_digits(target)}, the median over the seeds that reached it (how many)"
-            told.append(Statement("note", f"{text}: {'; '.join(shown)}."))
+            more = f"; and {len(shown) - _SHOWN} more, in the table" if len(shown) > _SHOWN else ""
+            told.append(Statement("note", f"{text}: {'; '.join(shown[:_SHOWN])}{more}."))
     if len(never := table.loc[table["reached"] == 0, "variant"]):
         told.append(Statement("note", f"A loss of {_digits(target)} was reached with no seed by {listed(never)}."))
     return told

@@ -7,6 +7,7 @@
     pipeline    what `dvc repro` takes beyond the training loop
     checkpoint  what checkpoints add
     scoring     tokens a second of the evaluation, beside training
+    study       eight variants by five seeds as a study, beside DVC's queue
     text        how fast a text of 1 GB is prepared and cut into words, and the memory that it takes
 
 Prints Markdown and writes build/bench.json. No time makes it fail; a contender that cannot run does.
@@ -248,6 +249,25 @@ def text(scale: Scale) -> Report:
     return report
 
 
+def study(scale: Scale) -> Report:
+    from tests.benchmarks.studies import seconds_of_queue, seconds_of_study
+
+    warmups, seeds = ([400, 4000], [0, 1]) if scale.quick else ([100, 200, 400, 800, 1600, 4000, 8000, 40000], range(5))
+    epochs = 10 if scale.quick else 100
+    as_study = seconds_of_study(warmups, list(seeds), epochs)
+    in_queue = seconds_of_queue(warmups, list(seeds), epochs)
+    runs = len(warmups) * len(seeds)
+    report = Report(
+        f"{len(warmups)} variants by {len(seeds)} seeds of the nine sentences, {epochs} epochs, once each", ""
+    )
+    report.values = {"runs": runs, "study_s": as_study, "queue_s": in_queue, "share": as_study / in_queue}
+    report.notes.append(
+        f"`noam study run` {as_study:.0f} s, `dvc queue start -j 2` {in_queue:.0f} s for the same {runs} runs: "
+        f"{as_study / in_queue:.3f} of it"
+    )
+    return report
+
+
 CASES: dict[str, Callable[[Scale], Report]] = {
     "one-run": one_run,
     "replicas": replicas,
@@ -256,6 +276,7 @@ CASES: dict[str, Callable[[Scale], Report]] = {
     "pipeline": pipeline,
     "checkpoint": checkpoint,
     "scoring": scoring,
+    "study": study,
     "text": text,
 }
 
