@@ -141,9 +141,7 @@ class TrainParams(ArithmeticParams):
     activation: Literal["relu", "gelu"] = Field("relu", description="non-linearity of the feed-forward layer")
     dropout: Real = Field(0.3, ge=0, lt=1, description="share of activations dropped while training")
     tied_output: bool = Field(False, strict=True, description="output layer shares the embedding's weights")
-    init: Literal["torch", "xavier"] = Field(
-        "torch", description="initial weights: torch's own, or Xavier's (Glorot and Bengio 2010), the embedding as well"
-    )
+    init: Literal["torch", "xavier"] = Field("torch", description="initial weights: torch's own, or Xavier's")
     loss: Literal["cross_entropy", "notebook"] = Field(
         "cross_entropy", description="cross-entropy of the logits, or the notebook's second softmax before it"
     )
