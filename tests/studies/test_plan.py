@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any, get_args
@@ -14,7 +15,7 @@ from stages.evaluate import _AVERAGED
 from stages.params import Params
 from stages.studies import plan as planning
 from stages.studies.plan import experiment_name, question_of
-from stages.studies.spec import Expected
+from stages.studies.spec import Expected, load_study
 from tests.conftest import ROOT
 from tests.studies.small import plan
 
@@ -303,3 +304,23 @@ def test_measures_are_those_of_evaluation() -> None:
     assert planning.MEASURES == MEASURES
     assert {*planning.MEASURES, *planning.TRUTH} == set(_AVERAGED)
     assert "sensitivity" in get_args(Expected.model_fields["measure"].annotation)
+
+
+def test_the_example_of_the_readme_is_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = re.findall(r"```yaml\n(name: my-study\n.+?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    (tmp_path / "data/raw").mkdir(parents=True)
+    (tmp_path / "data/raw/mine.txt").write_text("one two\nthree\n", encoding="utf-8")
+    (tmp_path / "my-study.yaml").write_text(example, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    found = planning.make_plan(load_study(Path("my-study.yaml")), Path("my-study.yaml"))
+    assert len(found.variants) == 6
+    assert found.notes == []
+
+
+def test_code_of_another_revision_is_a_factor_like_others(tmp_path: Path) -> None:
+    found = plan(tmp_path, factors={"code": ["HEAD"], "warmup": [10, 40]}, baseline={"warmup": 10})
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    assert {(one.code, one.commit) for one in found.variants} == {("HEAD", head)}
+    assert "code = nowhere: no such revision of git" in refusal(
+        tmp_path, factors={"code": ["HEAD", "nowhere"]}, baseline={"code": "HEAD"}
+    )

@@ -308,3 +308,35 @@ def test_a_folder_with_an_accent_and_a_local_configuration(pristine: Project, tm
     small.write(folder, base=BASE | {"epochs": 3}, factors={"warmup": [10, 40]}, seeds=3, baseline={"warmup": 10})
     assert "2 ran 0 known 0 failed" in run_study(project)
     assert (folder / ".dvc/config.local").read_bytes() == local
+
+
+def test_a_variant_with_other_code_is_run_there(fresh: Copies) -> None:
+    project = fresh()
+    before = project.run("git", "rev-parse", "HEAD").stdout.strip()
+    rates = project.root / "stages/optim/schedules.py"
+    code = rates.read_text(encoding="utf-8")
+    assert "return float(factor * d_model**-0.5" in code
+    rates.write_text(code.replace("return float(factor * ", "return float(2 * factor * "), encoding="utf-8")
+    project.commit("twice the rate")
+    small.write(
+        project.root,
+        base={**BASE, "epochs": 10, "warmup": 10},
+        factors={"code": {"before": {"code": before}, "now": {}}},
+        seeds="10-11",
+        baseline={"code": "now"},
+    )
+    said = run_study(project)
+    assert said.rstrip().endswith("2 ran 0 known 0 failed")
+    listed = project.run("dvc", "exp", "list", "--all-commits", "--name-only").stdout.split()
+    old, new = sorted((name for name in listed if name.startswith("small")), key=lambda name: "before" not in name)
+    rate = "import sys; from stages.studies.collect import Results; from stages import paths; "
+    rate += "print(Results.of(sys.argv[1]).read(paths.HISTORY)[0]['lr'])"
+    commits = {
+        line.split()[1].rsplit("/", 1)[1]: line.split()[0]
+        for line in project.run(
+            "git", "for-each-ref", "--format=%(objectname) %(refname)", "refs/exps"
+        ).stdout.splitlines()
+    }
+    rates_of = [float(project.run(sys.executable, "-c", rate, commits[name]).stdout) for name in (old, new)]
+    assert rates_of[1] == 2 * rates_of[0]
+    assert run_study(project).rstrip().endswith("0 ran 2 known 0 failed")
