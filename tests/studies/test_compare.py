@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -37,6 +38,9 @@ def compare(
     mixed: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Answer]:
     """Runs `noam compare …` there, with the code under test."""
+
+    for name in [name for name in os.environ if name.startswith(("MLFLOW_", "DVC_"))]:
+        monkeypatch.delenv(name)  # MLflow leaves the address of a store that an earlier test opened
 
     def run(*arguments: str) -> Answer:
         monkeypatch.chdir(mixed.root)
