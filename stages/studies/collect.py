@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import yaml
 from stages import paths
 from stages.errors import ArtifactError, StudyError, nearest
 from stages.execution import Execution
-from stages.studies.workspace import git
+from stages.studies.workspace import cache_folder, git
 from stages.tracking import outbox
 from stages.tracking.fingerprint import fingerprint, outputs
 
@@ -50,6 +48,17 @@ class Tables:
     curves: pd.DataFrame
     rates: pd.DataFrame
 
+    @classmethod
+    def of(cls, runs: list[dict[str, Any]], curves: list[dict[str, Any]], rates: list[dict[str, Any]]) -> Tables:
+        """From their rows, with None for what is not known."""
+        table = pd.DataFrame(runs)
+        table[NUMBERS] = table[NUMBERS].astype(float)
+        return cls(
+            table,
+            pd.DataFrame(curves, columns=["variant", "seed", "step", "loss"]),
+            pd.DataFrame(rates, columns=["variant", "step", "lr"]),
+        )
+
 
 def tables_of(sources: Iterable[Source], metric: str, target: float | None) -> Tables:
     """Read what experiments have.
@@ -80,7 +89,7 @@ def tables_of(sources: Iterable[Source], metric: str, target: float | None) -> T
             measured = results.read(results.of_seed(seed, len(replicas), paths.VALIDATION))
             curve = [(row["step"], row["loss"]) for row in measured if row["loss"] is not None]
             curves += [{"variant": source.variant, "seed": seed, "step": step, "loss": loss} for step, loss in curve]
-            reached = next((step for step, loss in curve if target is not None and loss <= target), None)
+            reached = steps_to(target, curve)
             runs.append(
                 _row(source, seed)
                 | {
@@ -95,13 +104,12 @@ def tables_of(sources: Iterable[Source], metric: str, target: float | None) -> T
         every = math.ceil(len(history) / _RATES) or 1
         kept = [row for i, row in enumerate(history) if i % every == 0 or i == len(history) - 1]
         rates += [{"variant": source.variant, "step": row["step"], "lr": row["lr"]} for row in kept]
-    table = pd.DataFrame(runs)
-    table[NUMBERS] = table[NUMBERS].astype(float)
-    return Tables(
-        table,
-        pd.DataFrame(curves, columns=["variant", "seed", "step", "loss"]),
-        pd.DataFrame(rates, columns=["variant", "step", "lr"]),
-    )
+    return Tables.of(runs, curves, rates)
+
+
+def steps_to(target: float | None, curve: Iterable[tuple[int, float]]) -> int | None:
+    """The step of the first measurement with a loss of at most the target; None where there is none."""
+    return next((step for step, loss in curve if target is not None and loss <= target), None)
 
 
 @dataclass(frozen=True)
@@ -156,7 +164,7 @@ class Results:
         return paths.MODEL / "replicas" / str(seed) / path.name if replicas > 1 else path
 
     def _load(self, md5: str, path: Path) -> Any:
-        file = _cache(paths.main_root()) / md5[:2] / md5[2:]
+        file = cache_folder(paths.main_root()) / "files/md5" / md5[:2] / md5[2:]
         try:
             return json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -220,12 +228,3 @@ def _clock(execution: Execution) -> dict[int | None, float]:
         if any(key.startswith("eval/") for key in entry["m"]):
             seconds.setdefault(entry["s"], passed)
     return seconds
-
-
-@cache
-def _cache(root: Path) -> Path:
-    """DVC's cache of files."""
-    from dvc.repo import Repo  # type: ignore[import-untyped]
-
-    with Repo(os.fspath(root)) as repo:
-        return Path(repo.cache.local.path)

@@ -29,13 +29,11 @@ class Done(BaseModel):
     Attributes:
         commit: of the experiment.
         baseline: the commit that it is on top of.
-        executions: ids of the runs, by seed, whose journals have times.
     """
 
     model_config = ConfigDict(frozen=True)
     commit: str
     baseline: str
-    executions: dict[str, str]
 
 
 def key_of(variant: Variant, seeds: Sequence[int]) -> str:

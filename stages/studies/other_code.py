@@ -49,4 +49,4 @@ def run_elsewhere(variant: Variant, seeds: Sequence[int], name: str, parent: Pat
     ref = workspace.ref_of(name, base)
     workspace.git("fetch", "--quiet", str(folder), f"{ref}:{ref}")
     shutil.rmtree(folder, ignore_errors=True)
-    return Done(commit=workspace.commit_of(ref), baseline=base, executions={})
+    return Done(commit=workspace.commit_of(ref), baseline=base)

@@ -224,8 +224,7 @@ def _finish(jobs: Sequence[Job], base: str, workers: int, say: Say, account: Acc
                     account.fail(job, say)
                     continue
                 commit = workspace.make_experiment(job.folder, _free_name(job.name, base), base)
-                executions = {str(task.settings.seed): job.execution_of(i) for i, task in enumerate(job.tasks)}
-                done.record(job.variant, job.seeds, done.Done(commit=commit, baseline=base, executions=executions))
+                done.record(job.variant, job.seeds, done.Done(commit=commit, baseline=base))
                 account.ran.append(job.variant.name)
                 for folder in [*job.folders.values(), *([job.group.folder] if job.group is not None else [])]:
                     discard(folder)

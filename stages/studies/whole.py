@@ -136,7 +136,7 @@ def _tables(plan: Plan, variants: Sequence[Variant], seeds: Sequence[int]) -> Ta
 def _tuned(question: Question, plan: Plan, chosen: Sequence[Variant], trials: pd.DataFrame) -> Question:
     """The question for the chosen variants: their baseline, the trials of each, and who is at the edge of its grid."""
     over = question.tuned
-    baseline = [one.name for one in plan.matching(_selector(plan)) if one in chosen]
+    baseline = [one.name for one in plan.matching(plan.study.baseline) if one in chosen]
     if len(baseline) != 1:
         raise StudyError(plan.path, f"baseline: {len(baseline)} of the chosen variants; expected one")
     spent = {}
@@ -163,11 +163,6 @@ def _at_edge(variant: Variant, question: Question) -> bool:
         if len(ordered) > 1 and variant.levels[factor] in (ordered[0], ordered[-1]):
             return True
     return False
-
-
-def _selector(plan: Plan) -> dict[str, str]:
-    baseline = plan.study.baseline
-    return {"variant": baseline} if isinstance(baseline, str) else dict(baseline)
 
 
 def _range(seeds: Sequence[int]) -> str:

@@ -15,6 +15,7 @@ import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def _share_cache(folder: Path, scm: bool) -> None:
     if Path(".dvc/config.local").is_file():
         shutil.copy2(".dvc/config.local", local)
     config = ConfigObj(os.fspath(local), encoding="utf-8")
-    config.merge({"core": {"no_scm": str(not scm).lower()}, "cache": {"dir": os.fspath(_cache())}})
+    config.merge({"core": {"no_scm": str(not scm).lower()}, "cache": {"dir": os.fspath(cache_folder(Path.cwd()))}})
     config.write()
 
 
@@ -218,10 +219,12 @@ def commit_of(ref: str) -> str:
         return ""
 
 
-def _cache() -> Path:
+@cache
+def cache_folder(root: Path) -> Path:
+    """DVC's cache of a workspace; its files are in files/md5."""
     from dvc.repo import Repo
 
-    with Repo(os.fspath(Path.cwd())) as repo:
+    with Repo(os.fspath(root)) as repo:
         return Path(repo.cache.local_cache_dir)
 
 

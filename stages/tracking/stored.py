@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from stages.errors import StudyError, TrackingError
 from stages.studies.by_hand import Made
-from stages.studies.collect import NUMBERS, Tables
+from stages.studies.collect import Tables, steps_to
 from stages.tracking.names import SUMMARY, TAG_DIVERGED_AT, TAG_GROUP, TAG_ROLE
 from stages.tracking.store import TAG_EXECUTION, Store, connect, tracking_errors
 
@@ -61,7 +59,7 @@ class StoredRuns:
             curve, seconds = _curve(self._store, run)
             rates = self._store.client.get_metric_history(made.origin, "optim/lr")
         seed = int(run.data.tags.get("seed", run.data.params.get("seed", 0)))
-        reached = next((step for step, loss in curve.items() if target is not None and loss <= target), None)
+        reached = steps_to(target, curve.items())
         row: dict[str, Any] = {
             "variant": variant,
             "seed": seed,
@@ -72,18 +70,10 @@ class StoredRuns:
             "steps_to_target": reached,
             "seconds_to_target": seconds.get(reached) if reached is not None else None,
         }
-        runs = pd.DataFrame([row])
-        runs[NUMBERS] = runs[NUMBERS].astype(float)
-        return Tables(
-            runs,
-            pd.DataFrame(
-                [{"variant": variant, "seed": seed, "step": step, "loss": loss} for step, loss in curve.items()],
-                columns=["variant", "seed", "step", "loss"],
-            ),
-            pd.DataFrame(
-                [{"variant": variant, "step": point.step, "lr": point.value} for point in rates],
-                columns=["variant", "step", "lr"],
-            ),
+        return Tables.of(
+            [row],
+            [{"variant": variant, "seed": seed, "step": step, "loss": loss} for step, loss in curve.items()],
+            [{"variant": variant, "step": point.step, "lr": point.value} for point in rates],
         )
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from stages.optim.knobs import OPTIMIZERS
 from stages.params import TrainParams
 from stages.training.batches import Sentences
 from stages.training.records import Update
@@ -89,7 +90,7 @@ def suggest(points: Sequence[Point], settings: TrainParams, updates: int) -> Sug
     """
     best = min(range(len(points)), key=lambda i: points[i].smoothed)
     lowest = points[best].lr
-    has_beta2 = settings.optimizer not in ("sgd", "adagrad", "adafactor")
+    has_beta2 = "beta2" in OPTIMIZERS[settings.optimizer].uses
     ramp = 2 / (1 - settings.beta2) if has_beta2 else _DEFAULT_RAMP * updates
     warmup = max(1, round(min(ramp, _MOST_RAMP * updates)))
     return Suggestion(lowest / _BELOW, warmup, lowest, at_end=best >= len(points) - 2)
