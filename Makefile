@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PORT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev repository repro ui sync verify studies test test-all lint bench profile schema clean
+.PHONY: help setup setup-dev setup-server repository repro ui sync verify studies server test test-services test-all lint bench profile schema clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -16,6 +16,9 @@ setup:
 setup-dev:
 	@.ci/setup dev
 
+setup-server:
+	@.ci/setup server
+
 repository:
 	@git rev-parse --git-dir >/dev/null || { echo "error: DVC needs a git repository here; run: git init && git add -A && git commit -m start" >&2; exit 1; }
 
@@ -25,6 +28,9 @@ repro: repository setup  ## set up what is missing, run the pipeline, say what c
 
 ui: setup  ## open MLflow's pages on this machine (PORT=5000)
 	@noam ui --port $(PORT)
+
+server: setup-server  ## start a team's MLflow server on this machine, with PostgreSQL (PORT=5000)
+	@noam server --port $(PORT)
 
 sync: setup  ## bring into MLflow whatever it has not got yet
 	@noam sync
@@ -37,6 +43,9 @@ studies: repository setup  ## run the shipped studies in full, which takes about
 
 test: setup-dev  ## set up what is missing, run the tests
 	@python -m pytest -n 2 --dist loadfile
+
+test-services: setup-dev  ## the tests with PostgreSQL, Dask, Slurm, S3 and several processes, as far as they are there
+	@python -m pytest -n 2 --dist loadfile -m services
 
 test-all: setup-dev  ## the slow tests as well
 	@python -m pytest -n 2 --dist loadfile -m ''
