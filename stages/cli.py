@@ -29,6 +29,11 @@ def main() -> None:
     summary.set_defaults(do=_summary)
 
     sync = commands.add_parser("sync", help="bring into MLflow whatever it has not got yet")
+    other = sync.add_mutually_exclusive_group()
+    other.add_argument(
+        "--to", metavar="URI", help="copy this project's runs to another store: http(s)://… or sqlite:///…"
+    )
+    other.add_argument("--from", metavar="URI", dest="source", help="copy the runs of another store here")
     sync.set_defaults(do=_sync)
 
     ui = commands.add_parser("ui", help="start MLflow's pages on this machine")
@@ -81,7 +86,11 @@ def _summary(_: argparse.Namespace) -> int:
     return 0
 
 
-def _sync(_: argparse.Namespace) -> int:
+def _sync(arguments: argparse.Namespace) -> int:
+    if arguments.to is not None or arguments.source is not None:
+        from stages.tracking.copying import copy_all
+
+        return copy_all(to=arguments.to, source=arguments.source)
     from stages.tracking.sync import sync_all
 
     return sync_all()

@@ -103,8 +103,13 @@ def tracking_uri() -> str:
                 f"{paths.main_root()}: MLflow cannot keep its database in a folder with '?' in its name"
             )
         return f"{_SQLITE}{paths.main_root() / 'mlflow.db'}"
-    file = database_file(given)
-    return f"{_SQLITE}{file}" if file is not None else given
+    return absolute(given)
+
+
+def absolute(uri: str) -> str:
+    """The address of a store, with a relative SQLite path taken from the main workspace."""
+    file = database_file(uri)
+    return f"{_SQLITE}{file}" if file is not None else uri
 
 
 def database_file(uri: str) -> Path | None:
@@ -145,13 +150,19 @@ def probe(uri: str, timeout: float) -> None:
         _probe_server(uri, timeout)
 
 
-def connect(*, timeout: float = 5, progress: Progress = silent) -> Store:
-    """Open the store, which comes into being if need be.
+def connect(uri: str = "", *, timeout: float = 5, progress: Progress = silent) -> Store:
+    """Open a store, which comes into being if need be.
+
+    Args:
+        uri: of another store than that of this project.
+        timeout: seconds that one request may take.
+        progress: is told of every step.
 
     Raises:
         TrackingError: MLflow is not installed, or the store cannot be used.
     """
-    uri = tracking_uri()
+    ours = not uri
+    uri = tracking_uri() if ours else absolute(uri)
     probe(uri, timeout)
     progress("probed")
     prepare_environment(timeout)
@@ -163,10 +174,12 @@ def connect(*, timeout: float = 5, progress: Progress = silent) -> Store:
         file = database_file(uri)
         if file is not None:
             ensure_database(file, progress)
-        mlflow.set_tracking_uri(uri)
+        if ours:  # MLflow keeps it in the environment
+            mlflow.set_tracking_uri(uri)
         client = mlflow.MlflowClient(tracking_uri=uri)
         notes = mend_moved(file) if file is not None else []
-        experiment_id = _experiment(client, uri, notes)
+        artifacts = artifact_root() if ours or file is None else file.parent / artifact_root().name
+        experiment_id = _experiment(client, None if uri.startswith("http") else artifacts.as_uri(), notes)
     progress("connected")
     return Store(client, uri, experiment_id, notes)
 
@@ -268,13 +281,18 @@ def waiting_for(lock: FileLock, progress: Progress, patience: float = 60) -> Ite
         lock.release()
 
 
-def _experiment(client: MlflowClient, uri: str, notes: list[str]) -> str:
+def _experiment(client: MlflowClient, artifacts: str | None, notes: list[str]) -> str:
     """The id of the experiment; created, or restored if it was deleted in the UI."""
     with waiting_lock("experiment"):
         found = client.get_experiment_by_name(EXPERIMENT)
         if found is None:
-            local = None if uri.startswith("http") else artifact_root().as_uri()
-            created: str = client.create_experiment(EXPERIMENT, artifact_location=local)
+            try:
+                created: str = client.create_experiment(EXPERIMENT, artifact_location=artifacts)
+            except Exception:  # somebody on another machine was faster
+                found = client.get_experiment_by_name(EXPERIMENT)
+                if found is None:
+                    raise
+                return str(found.experiment_id)
             return created
         if found.lifecycle_stage == "deleted":
             client.restore_experiment(found.experiment_id)
