@@ -8,7 +8,7 @@ import sys
 
 from stages import files, paths
 from stages.commands import compare, generate, lr_find, options, predict, score, study
-from stages.errors import ArtifactError, LabError
+from stages.errors import ArtifactError, LabError, TrackingError
 
 
 def main() -> None:
@@ -40,8 +40,11 @@ def main() -> None:
     ui.add_argument("--port", type=options.port, default=5000, metavar="N", help="port (default: 5000)")
     ui.set_defaults(do=_ui)
 
-    doctor = commands.add_parser("doctor", help="what interrupted runs left behind")
-    doctor.add_argument("--clean", action="store_true", help="remove what is not in use")
+    doctor = commands.add_parser(
+        "doctor", help="what interrupted runs left behind, and what a move of the project broke"
+    )
+    doctor.add_argument("--clean", action="store_true", help="remove what is left behind and not in use")
+    doctor.add_argument("--fix", action="store_true", help="mend what a move of the project broke")
     doctor.set_defaults(do=_doctor)
 
     verify = commands.add_parser("verify", help="run the committed state anew elsewhere and compare every output")
@@ -98,8 +101,13 @@ def _sync(arguments: argparse.Namespace) -> int:
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from stages.doctor import doctor
+    from stages.tracking.moved import store_faults
 
-    return doctor(clean=arguments.clean)
+    try:
+        faults, damage = store_faults(), []
+    except TrackingError as error:
+        faults, damage = [], [str(error)]
+    return doctor(clean=arguments.clean, fix=arguments.fix, faults=faults, damage=damage)
 
 
 def _verify(_: argparse.Namespace) -> int:

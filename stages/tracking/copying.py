@@ -117,7 +117,6 @@ def copy_all(*, to: str | None = None, source: str | None = None) -> int:
     with tracking_errors(there.uri):
         copy_runs(here, there, account)
         copy_experiment(here, there, account)
-        refresh_view(there)
     for line in account.lines():
         print(line)
     return 0 if account.good else 1
@@ -337,8 +336,24 @@ def _families(runs: Iterable[Run]) -> list[list[Run]]:
 def copy_experiment(source: Store, target: Store, account: Account) -> None:
     """The tags of the experiment that are missing there: views that people share, and what they have noted.
 
-    The prepared views and our own note are made anew from the runs that are there.
+    The prepared views and our own note are made anew from the runs that are there. Somebody else may write the same
+    tag just then, which databases refuse: it is tried again.
     """
+    for attempt in range(_TRIES):
+        try:
+            with tracking_errors(target.uri):
+                _copy_experiment(source, target, account)
+                refresh_view(target)
+            return
+        except TrackingError:
+            probe(target.uri, timeout=5)
+            if attempt == _TRIES - 1:
+                raise
+            time.sleep(0.2 * 2**attempt)
+
+
+def _copy_experiment(source: Store, target: Store, account: Account) -> None:
+    account.experiment.clear()
     here = source.client.get_experiment(source.experiment_id).tags
     there = target.client.get_experiment(target.experiment_id).tags
     names = Names((source.experiment_id, target.experiment_id))

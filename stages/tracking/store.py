@@ -35,12 +35,12 @@ TAG_EXECUTION, TAG_FINGERPRINT, TAG_COMPLETE = "noam.execution", "noam.fingerpri
 Progress = Callable[[str], None]
 
 _SQLITE = "sqlite:///"
-_ADDRESSES = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
 _PROBE_SECONDS = 4.0
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
@@ -169,6 +169,8 @@ def connect(uri: str = "", *, timeout: float = 5, progress: Progress = silent) -
     with tracking_errors(uri):
         import mlflow
 
+        from stages.tracking.moved import mend_moved
+
         prepare_environment(timeout)  # its import sets the levels of its loggers
         progress("imported")
         file = database_file(uri)
@@ -224,29 +226,6 @@ def ensure_database(file: Path, progress: Progress = silent) -> None:
         finally:
             for rest in file.parent.glob(f"{beside.name}*"):
                 rest.unlink(missing_ok=True)
-
-
-def mend_moved(file: Path) -> list[str]:
-    """Point the store of a project that was moved or copied at its own artifacts, which came along.
-
-    MLflow keeps absolute addresses. Without this, old runs would lose their pictures and new ones would be written to
-    the former folder. Returns a note for the user if something was mended.
-    """
-    root = artifact_root()
-    if file != paths.main_root() / "mlflow.db" or not root.is_dir():
-        return []
-    with waiting_lock("experiment"), closing(sqlite3.connect(file, timeout=5)) as database:
-        query = "SELECT artifact_location FROM experiments WHERE name = ?"
-        found = database.execute(query, (EXPERIMENT,)).fetchone()
-        before, now = str(found[0]) if found else "", root.as_uri()
-        if before == now or not (before.startswith("file:") and before.endswith(f"/{root.name}")):
-            return []
-        with database:
-            for table, column in _ADDRESSES:
-                change = f"UPDATE {table} SET {column} = :now || substr({column}, length(:before) + 1)"
-                inside = f"{column} = :before OR substr({column}, 1, length(:before) + 1) = :before || '/'"
-                database.execute(f"{change} WHERE {inside}", {"before": before, "now": now})
-    return [f"the project was moved or copied; its runs' artifacts are found in {root} again"]
 
 
 @contextmanager
