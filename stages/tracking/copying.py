@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stages.errors import TrackingError
+from stages.tracking.copying_models import drop_models
 from stages.tracking.copying_names import (
     TAG_CLAIM,
     TAG_COPY,
@@ -296,10 +297,12 @@ class _Pass:
         """Remove what was made at the same time as the one that counts."""
         counting = _counting(run, found)
         for other in found:
-            if counting is None or other is counting or is_deleted(other) or TAG_CLAIM not in other.data.tags:
+            if counting is None or other is counting or TAG_CLAIM not in other.data.tags:
                 continue
             if resumed(other) <= resumed(counting):
-                self.target.client.delete_run(other.info.run_id)
+                if not is_deleted(other):
+                    self.target.client.delete_run(other.info.run_id)
+                drop_models(self.target, other)  # whoever filled it may have made one since
                 self.progress("settled")
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from stages.tracking.copying_files import repository, send_files
@@ -10,6 +11,8 @@ from stages.tracking.store import Store
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel, Run
+
+_PLACE = re.compile(r"^artifact_path: .*$", re.MULTILINE)  # in the file MLmodel
 
 
 def models_of(store: Store, run_id: str) -> list[LoggedModel]:
@@ -50,6 +53,13 @@ def copy_models(source: Store, target: Store, run: Run, there: Run, names: Names
     return sent, differing
 
 
+def drop_models(target: Store, run: Run) -> None:
+    """Delete the models that were made for a run that does not count."""
+    for model in models_of(target, run.info.run_id):
+        if TAG_COPY in model.tags:
+            target.client.delete_logged_model(model.model_id)
+
+
 def _find(target: Store, there: Run, model: LoggedModel) -> LoggedModel | None:
     """The copy of a model; of several that were made at once the oldest, and the others are removed."""
     identity = identity_of_model(model)
@@ -77,8 +87,8 @@ def _send(
     """Files, parameters and tags; what differs is added to the list."""
     ids = Names(names.experiments, {**names.ids, model.model_id: copy.model_id})
 
-    def rewriting(text: str) -> str:
-        return ids.text(text.replace(model.artifact_location, copy.artifact_location))
+    def rewriting(text: str) -> str:  # of a project that was moved it has the former place still
+        return ids.text(_PLACE.sub(lambda _: f"artifact_path: {copy.artifact_location}", text))
 
     files = send_files(
         repository(model.artifact_location, source.uri), repository(copy.artifact_location, target.uri), rewriting

@@ -168,6 +168,7 @@ def test_two_people_with_the_same_runs_lose_and_double_nothing(
         said = [one.communicate(timeout=200)[0] for one in both]
         assert [one.returncode for one in both] == [0, 0], said
         assert contents(there) == before
+        assert len(there.client.search_logged_models([there.experiment_id])) == 1
         claims = {run.data.tags[TAG_CLAIM].partition("-")[2] for run in there.runs()}
         met += len(claims) == 2 or any(run.info.lifecycle_stage == "deleted" for run in there.runs())
         account = Account()
