@@ -8,7 +8,7 @@ import sys
 
 from stages import files, paths
 from stages.commands import compare, generate, lr_find, options, predict, score, study
-from stages.errors import ArtifactError, LabError
+from stages.errors import ArtifactError, LabError, TrackingError
 
 
 def main() -> None:
@@ -29,14 +29,22 @@ def main() -> None:
     summary.set_defaults(do=_summary)
 
     sync = commands.add_parser("sync", help="bring into MLflow whatever it has not got yet")
+    other = sync.add_mutually_exclusive_group()
+    other.add_argument(
+        "--to", metavar="URI", help="copy this project's runs to another store: http(s)://… or sqlite:///…"
+    )
+    other.add_argument("--from", metavar="URI", dest="source", help="copy the runs of another store here")
     sync.set_defaults(do=_sync)
 
     ui = commands.add_parser("ui", help="start MLflow's pages on this machine")
     ui.add_argument("--port", type=options.port, default=5000, metavar="N", help="port (default: 5000)")
     ui.set_defaults(do=_ui)
 
-    doctor = commands.add_parser("doctor", help="what interrupted runs left behind")
-    doctor.add_argument("--clean", action="store_true", help="remove what is not in use")
+    doctor = commands.add_parser(
+        "doctor", help="what interrupted runs left behind, and what a move of the project broke"
+    )
+    doctor.add_argument("--clean", action="store_true", help="remove what is left behind and not in use")
+    doctor.add_argument("--fix", action="store_true", help="mend what a move of the project broke")
     doctor.set_defaults(do=_doctor)
 
     verify = commands.add_parser("verify", help="run the committed state anew elsewhere and compare every output")
@@ -81,7 +89,11 @@ def _summary(_: argparse.Namespace) -> int:
     return 0
 
 
-def _sync(_: argparse.Namespace) -> int:
+def _sync(arguments: argparse.Namespace) -> int:
+    if arguments.to is not None or arguments.source is not None:
+        from stages.tracking.copying import copy_all
+
+        return copy_all(to=arguments.to, source=arguments.source)
     from stages.tracking.sync import sync_all
 
     return sync_all()
@@ -89,8 +101,13 @@ def _sync(_: argparse.Namespace) -> int:
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from stages.doctor import doctor
+    from stages.tracking.moved import store_faults
 
-    return doctor(clean=arguments.clean)
+    try:
+        faults, damage = store_faults(), []
+    except TrackingError as error:
+        faults, damage = [], [str(error)]
+    return doctor(clean=arguments.clean, fix=arguments.fix, faults=faults, damage=damage)
 
 
 def _verify(_: argparse.Namespace) -> int:

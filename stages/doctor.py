@@ -1,13 +1,15 @@
-"""What interrupted runs left behind under `.runstate/`, and its removal: the command `noam doctor`."""
+"""What interrupted runs left behind under `.runstate/`, and what a move of the project broke: `noam doctor`."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from stages import paths
 from stages.execution import Execution
+from stages.moving import Fault, project_faults
 from stages.training.kept import ABOUT, STATE, about, all_kept, checkpoints, discard, is_in_use, step_of
 
 
@@ -39,14 +41,28 @@ def unclosed() -> list[Execution]:
     return [one for one in Execution.all() if not one.ended() and not one.alive()]
 
 
-def doctor(*, clean: bool) -> int:
-    """Say what is left behind; with `clean`, remove it. What is in use stays."""
+def doctor(*, clean: bool = False, fix: bool = False, faults: Sequence[Fault] = (), damage: Sequence[str] = ()) -> int:
+    """Say what is left behind and what points to a former folder; what is in use stays.
+
+    Args:
+        clean: remove what is left behind.
+        fix: mend what can be mended.
+        faults: further ones, of the MLflow store.
+        damage: what nothing here can mend.
+
+    Returns:
+        The exit code: 1 if something is wrong that was not mended. What is left behind is not wrong.
+    """
     found, open_ends = leftovers(), unclosed()
     for one in found:
         print(f"{one.path.relative_to(paths.main_root())}: {one.what}{', in use' if one.in_use else ''}")
     for execution in open_ends:
         print(f"{execution.folder.relative_to(paths.main_root())}: ended without a word; `noam sync` records that")
-    if not found and not open_ends:
+    wrong = [*project_faults(), *faults]
+    left = _mend(wrong, fix=fix) + len(damage)
+    for what in damage:
+        print(f"damaged: {what}")
+    if not found and not open_ends and not wrong and not damage:
         print("nothing was left behind")
     removable = [one for one in found if not one.in_use]
     if clean:
@@ -58,7 +74,25 @@ def doctor(*, clean: bool) -> int:
         print(f"removed: {len(removable)}")
     elif removable:
         print("the same run goes on from its checkpoint; `noam doctor --clean` removes what is not in use")
-    return 0
+    return 1 if left else 0
+
+
+def _mend(faults: Sequence[Fault], *, fix: bool) -> int:
+    """Mend what can be mended, or say it; the number of faults that are left."""
+    left = 0
+    for what, mend in faults:
+        if mend is None:
+            print(f"for you to mend: {what}")
+            left += 1
+        elif fix:
+            mend()
+            print(f"mended: {what}")
+        else:
+            print(f"to be mended: {what}")
+            left += 1
+    if any(mend is not None for _, mend in faults) and not fix:
+        print("the project was moved or copied; `noam doctor --fix` mends that")
+    return left
 
 
 def _describe(folder: Path) -> str:

@@ -179,7 +179,7 @@ class Execution:
     @classmethod
     def current(cls) -> Execution | None:
         """The execution that is under way in this workspace, if there is one."""
-        pointer = _pointer()
+        pointer = pointer_of(Path.cwd().resolve())
         return cls.find(pointer.read_text(encoding="utf-8").strip()) if pointer.is_file() else None
 
     def make_current(self) -> None:
@@ -189,13 +189,13 @@ class Execution:
             trained = any(event["event"] == "trained" for event in before.events())
             how = "trained, but the later stages were never run" if trained else "ended without a word"
             before.append_event("killed", f"{how}; the next execution found it so")
-        files.write_text(_pointer(), self.id + "\n")
+        files.write_text(pointer_of(Path.cwd().resolve()), self.id + "\n")
 
     def close(self, event: str, message: str = "") -> None:
         """Write how the execution ended, and let go of the workspace."""
         self.append_event(event, message)
         if (current := Execution.current()) is not None and current.id == self.id:
-            _pointer().unlink(missing_ok=True)
+            pointer_of(Path.cwd().resolve()).unlink(missing_ok=True)
 
     def append_event(self, event: str, message: str = "") -> None:
         entry: dict[str, Any] = {"event": event, "t": milliseconds()}
@@ -359,8 +359,9 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _pointer() -> Path:
-    key = hashlib.sha256(str(Path.cwd().resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+def pointer_of(folder: Path) -> Path:
+    """The file that names the execution under way in a folder."""
+    key = hashlib.sha256(str(folder).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return paths.run_state() / "open" / key
 
 

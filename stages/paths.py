@@ -41,8 +41,12 @@ def _cut_at_experiments(folder: Path) -> Path | None:
 def main_root() -> Path:
     """The main workspace: DVC_ROOT, else the current folder cut at `.dvc/tmp/exps`."""
     root = os.environ.get("DVC_ROOT")
-    here = Path(root).resolve() if root else Path.cwd().resolve()
-    return _cut_at_experiments(here) or here
+    return main_of(Path(root).resolve() if root else Path.cwd().resolve())
+
+
+def main_of(folder: Path) -> Path:
+    """The main workspace of a folder in which an experiment ran: itself, or what it was a temporary copy of."""
+    return _cut_at_experiments(folder) or folder
 
 
 def in_temporary_experiment() -> bool:

@@ -1,4 +1,4 @@
-"""What interrupted runs left behind: listed, and removed unless it is in use."""
+"""What interrupted runs left behind: listed, and removed unless it is in use. What a move broke: said, and mended."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from configobj import ConfigObj
 
 from stages.doctor import doctor
 from stages.execution import Execution
 from stages.training.checkpoint import Checkpoint
+from stages.training.kept import left_behind
 from stages.training.records import Update
 
 INPUTS = {"params.yaml (warmup)": 400, "params.yaml (seed)": 3, "stages/train.py": "0123"}
@@ -80,3 +82,69 @@ def test_an_execution_without_an_end_is_named(workspace: Path, capsys: pytest.Ca
     )
     doctor(clean=False)
     assert f"{execution.id}: ended without a word" in capsys.readouterr().out
+
+
+# -- a project that was moved ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def moved(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with an interrupted run, an execution under way and settings of DVC, in its new folder."""
+    old = workspace / "the old one"
+    (old / ".dvc/cache").mkdir(parents=True)
+    (old / ".dvc/config.local").write_text(
+        f"[core]\nremote = here\n[cache]\ndir = {old}/.dvc/cache\n['remote \"here\"']\nurl = {old}/remote ñ\n",
+        encoding="utf-8",
+    )
+    (old / "remote ñ").mkdir()
+    monkeypatch.chdir(old)
+    interrupted(INPUTS).release()
+    Execution.create("trained", {"seed": 1}).make_current()
+    new = workspace / "más ruido"
+    old.rename(new)
+    monkeypatch.chdir(new)
+    return new
+
+
+def test_a_move_is_said_and_mended(moved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.read_bytes() for path in moved.rglob("*") if path.is_file()}
+    assert doctor() == 1
+    said = capsys.readouterr().out
+    assert said.count("to be mended: ") == 4
+    assert "`noam doctor --fix`" in said
+    assert {path: path.read_bytes() for path in moved.rglob("*") if path.is_file()} == before
+    assert Execution.current() is None
+
+    assert doctor(fix=True) == 0
+    said = capsys.readouterr().out
+    assert said.count("mended: ") == 4
+    assert f".dvc/config.local: cache dir = {moved.parent}/the old one/.dvc/cache, now {moved}/.dvc/cache" in said
+    assert (execution := Execution.current()) is not None
+    assert execution.record.params == {"seed": 1}
+    assert left_behind({**INPUTS, "params.yaml (warmup)": 3}) == (7, ["params.yaml (warmup)"])
+    settings = ConfigObj(str(moved / ".dvc/config.local"), encoding="utf-8")
+    assert settings["cache"]["dir"] == f"{moved}/.dvc/cache"
+    assert settings['remote "here"']["url"] == f"{moved}/remote ñ"
+    assert settings["core"]["remote"] == "here"
+    assert doctor() == 0
+    assert "mended" not in capsys.readouterr().out
+
+
+def test_what_cannot_be_mended_is_named(moved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (moved / ".dvc/cache").rmdir()
+    (moved / "data").mkdir()
+    (moved / "data/model").symlink_to("/no/such/cache")
+    (moved / ".venv").mkdir()
+    (moved / ".venv/pyvenv.cfg").write_text(
+        "home = /usr/bin\ncommand = python -m venv /the/old/.venv\n", encoding="utf-8"
+    )
+    assert doctor(fix=True) == 1
+    said = capsys.readouterr().out
+    assert f"a former folder of this project; {moved}/.dvc/cache is not there" in said
+    assert "data/model: a link to /no/such/cache, which is not there; `dvc checkout --relink`" in said
+    assert ".venv was made as /the/old/.venv; `make setup`" in said
+
+
+def test_damage_is_named_and_not_touched(workspace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor(fix=True, damage=["mlflow.db is damaged"]) == 1
+    assert capsys.readouterr().out == "damaged: mlflow.db is damaged\n"

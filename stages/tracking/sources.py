@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -58,13 +58,16 @@ def results_of(fingerprint: str, execution: Execution | None, revisions: list[Re
     else:
         found = [one for one in revisions if _fingerprint(root, one.commit) == fingerprint]
         with TemporaryDirectory(prefix="noam-") as temporary:
+            problem = _LOST
             for revision in found:
-                with suppress(TrackingError):
+                try:
                     fetch_revision(revision, Path(temporary))
                     break
+                except TrackingError as error:
+                    problem = str(error)
             else:
                 if execution is None:
-                    raise TrackingError(_LOST)
+                    raise TrackingError(problem)
                 fetch_uncommitted(execution, Path(temporary))
             yield Path(temporary)
 
@@ -159,7 +162,16 @@ def _fetch_with_dvc(revision: Revision, target: Path) -> None:
                 (target / path).parent.mkdir(parents=True, exist_ok=True)
                 system.get(path.as_posix(), str(target / path), recursive=True)
     except Exception as error:  # as above
-        raise TrackingError(_LOST) from error
+        raise TrackingError(f"{_LOST}{_of_remote(error)}") from error
+
+
+def _of_remote(error: BaseException) -> str:
+    """Why DVC's remote did not give the files, if it is not that it has none of them."""
+    cause = error.__cause__ or error.__context__
+    if cause is None or isinstance(cause, FileNotFoundError):
+        return ""
+    said = str(cause).strip().splitlines() or [type(cause).__name__]
+    return f" (DVC's remote: {said[0][:200]})"
 
 
 @cache

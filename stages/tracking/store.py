@@ -35,12 +35,12 @@ TAG_EXECUTION, TAG_FINGERPRINT, TAG_COMPLETE = "noam.execution", "noam.fingerpri
 Progress = Callable[[str], None]
 
 _SQLITE = "sqlite:///"
-_ADDRESSES = (("experiments", "artifact_location"), ("runs", "artifact_uri"), ("logged_models", "artifact_location"))
 _PROBE_SECONDS = 4.0
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
@@ -103,8 +103,13 @@ def tracking_uri() -> str:
                 f"{paths.main_root()}: MLflow cannot keep its database in a folder with '?' in its name"
             )
         return f"{_SQLITE}{paths.main_root() / 'mlflow.db'}"
-    file = database_file(given)
-    return f"{_SQLITE}{file}" if file is not None else given
+    return absolute(given)
+
+
+def absolute(uri: str) -> str:
+    """The address of a store, with a relative SQLite path taken from the main workspace."""
+    file = database_file(uri)
+    return f"{_SQLITE}{file}" if file is not None else uri
 
 
 def database_file(uri: str) -> Path | None:
@@ -145,28 +150,38 @@ def probe(uri: str, timeout: float) -> None:
         _probe_server(uri, timeout)
 
 
-def connect(*, timeout: float = 5, progress: Progress = silent) -> Store:
-    """Open the store, which comes into being if need be.
+def connect(uri: str = "", *, timeout: float = 5, progress: Progress = silent) -> Store:
+    """Open a store, which comes into being if need be.
+
+    Args:
+        uri: of another store than that of this project.
+        timeout: seconds that one request may take.
+        progress: is told of every step.
 
     Raises:
         TrackingError: MLflow is not installed, or the store cannot be used.
     """
-    uri = tracking_uri()
+    ours = not uri
+    uri = tracking_uri() if ours else absolute(uri)
     probe(uri, timeout)
     progress("probed")
     prepare_environment(timeout)
     with tracking_errors(uri):
         import mlflow
 
+        from stages.tracking.moved import mend_moved
+
         prepare_environment(timeout)  # its import sets the levels of its loggers
         progress("imported")
         file = database_file(uri)
         if file is not None:
             ensure_database(file, progress)
-        mlflow.set_tracking_uri(uri)
+        if ours:  # MLflow keeps it in the environment
+            mlflow.set_tracking_uri(uri)
         client = mlflow.MlflowClient(tracking_uri=uri)
         notes = mend_moved(file) if file is not None else []
-        experiment_id = _experiment(client, uri, notes)
+        artifacts = artifact_root() if ours or file is None else file.parent / artifact_root().name
+        experiment_id = _experiment(client, None if uri.startswith("http") else artifacts.as_uri(), notes)
     progress("connected")
     return Store(client, uri, experiment_id, notes)
 
@@ -213,29 +228,6 @@ def ensure_database(file: Path, progress: Progress = silent) -> None:
                 rest.unlink(missing_ok=True)
 
 
-def mend_moved(file: Path) -> list[str]:
-    """Point the store of a project that was moved or copied at its own artifacts, which came along.
-
-    MLflow keeps absolute addresses. Without this, old runs would lose their pictures and new ones would be written to
-    the former folder. Returns a note for the user if something was mended.
-    """
-    root = artifact_root()
-    if file != paths.main_root() / "mlflow.db" or not root.is_dir():
-        return []
-    with waiting_lock("experiment"), closing(sqlite3.connect(file, timeout=5)) as database:
-        query = "SELECT artifact_location FROM experiments WHERE name = ?"
-        found = database.execute(query, (EXPERIMENT,)).fetchone()
-        before, now = str(found[0]) if found else "", root.as_uri()
-        if before == now or not (before.startswith("file:") and before.endswith(f"/{root.name}")):
-            return []
-        with database:
-            for table, column in _ADDRESSES:
-                change = f"UPDATE {table} SET {column} = :now || substr({column}, length(:before) + 1)"
-                inside = f"{column} = :before OR substr({column}, 1, length(:before) + 1) = :before || '/'"
-                database.execute(f"{change} WHERE {inside}", {"before": before, "now": now})
-    return [f"the project was moved or copied; its runs' artifacts are found in {root} again"]
-
-
 @contextmanager
 def waiting_lock(name: str, progress: Progress = silent) -> Iterator[None]:
     """A lock shared by all processes of the main workspace; waiting for a living holder counts as progress."""
@@ -268,13 +260,18 @@ def waiting_for(lock: FileLock, progress: Progress, patience: float = 60) -> Ite
         lock.release()
 
 
-def _experiment(client: MlflowClient, uri: str, notes: list[str]) -> str:
+def _experiment(client: MlflowClient, artifacts: str | None, notes: list[str]) -> str:
     """The id of the experiment; created, or restored if it was deleted in the UI."""
     with waiting_lock("experiment"):
         found = client.get_experiment_by_name(EXPERIMENT)
         if found is None:
-            local = None if uri.startswith("http") else artifact_root().as_uri()
-            created: str = client.create_experiment(EXPERIMENT, artifact_location=local)
+            try:
+                created: str = client.create_experiment(EXPERIMENT, artifact_location=artifacts)
+            except Exception:  # somebody on another machine was faster
+                found = client.get_experiment_by_name(EXPERIMENT)
+                if found is None:
+                    raise
+                return str(found.experiment_id)
             return created
         if found.lifecycle_stage == "deleted":
             client.restore_experiment(found.experiment_id)

@@ -33,7 +33,7 @@ from stages.tracking.names import (
 from stages.tracking.store import TAG_FINGERPRINT, Store
 
 CURVES, PICTURES = "noam", "noam-pictures"  # keys of the two views
-_TAG = "mlflow.sharedViewState."
+SHARED_VIEW = "mlflow.sharedViewState."
 _NAMESPACE = uuid.UUID("0b0ff2f8-6f57-4a3c-8a9e-6f1f0d9f7c11")
 
 # section → metrics drawn against the step; True: on a logarithmic axis
@@ -133,13 +133,13 @@ def refresh_view(store: Store) -> None:
     tags = store.client.get_experiment(store.experiment_id).tags
     studies = studies_of(store)
     wanted = {
-        _TAG + CURVES: encode(view_state(grouped=True, images=[])),
-        _TAG + PICTURES: encode(view_state(grouped=False, images=_newest_images(store))),
+        SHARED_VIEW + CURVES: encode(view_state(grouped=True, images=[])),
+        SHARED_VIEW + PICTURES: encode(view_state(grouped=False, images=_newest_images(store))),
     }
     for study in studies:
         curves, pictures = study.keys
-        wanted[_TAG + curves] = encode(view_state(grouped=True, images=[], study=study))
-        wanted[_TAG + pictures] = encode(view_state(grouped=False, images=study.images, study=study))
+        wanted[SHARED_VIEW + curves] = encode(view_state(grouped=True, images=[], study=study))
+        wanted[SHARED_VIEW + pictures] = encode(view_state(grouped=False, images=study.images, study=study))
     if tags.get(NOTE) == _note(store, []):  # before there were digests of notes
         del tags[NOTE]
     wanted |= note_tags(tags, _note(store, studies))
@@ -147,7 +147,7 @@ def refresh_view(store: Store) -> None:
         if tags.get(key) != value:
             store.client.set_experiment_tag(store.experiment_id, key, value)
     for key in tags.keys() - wanted.keys():
-        if key.startswith(f"{_TAG}study-"):
+        if key.startswith(f"{SHARED_VIEW}study-"):
             store.client.delete_experiment_tag(store.experiment_id, key)
 
 
