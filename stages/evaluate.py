@@ -174,7 +174,7 @@ def measure_replica(
     found |= {key: about[key] for key in ("diverged_at", "last_finite") if key in about}
     calibration = {}
     for name, text in texts.items():
-        windows = {"max_length": context, "stride": params.stride}
+        windows: dict[str, Any] = {"max_length": context, "stride": params.stride}
         result = score(model, text.sentences, targets=text.targets, **windows, threads=params.threads)
         found[name] = measures(result, text.yardstick, params.resamples)
         loss, floor = found[name]["loss"], text.floor

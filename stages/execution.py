@@ -365,6 +365,11 @@ def pointer_of(folder: Path) -> Path:
     return paths.run_state() / "open" / key
 
 
+def owner_of_this_process() -> int:
+    """The number of the process that owns what this one starts, for a fork that would find another (`OWNER`)."""
+    return _owner().pid
+
+
 def _owner_of(parent: str) -> Process:
     """Of a replica the owner of its parent, which started it."""
     execution = Execution.find(parent)

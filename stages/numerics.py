@@ -77,10 +77,11 @@ def _openblas() -> list[dict[str, str]]:
     return [one for one in found if one["internal_api"] == "openblas" and "numpy" in one["filepath"]]
 
 
-def describe(mode: str) -> dict[str, str]:
+def describe(mode: str, device: str = "cpu") -> dict[str, str]:
     """What a run computes with: for the run's record, never for anything that DVC hashes."""
     return {
         "numerics": mode,
+        "device": device,
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from stages import paths
 from stages.errors import ParamError, nearest
-from stages.optim import knobs
+from stages.params_conflicts import conflicts
 
 
 def _number(value: Any) -> int | float:
@@ -208,6 +208,16 @@ class TrainParams(ArithmeticParams):
     accumulate: Whole = Field(1, ge=1, description="batches an update, for batches larger than memory")
     shards: Whole = Field(1, ge=1, le=256, description="parts of a batch, each computed by one thread")
     compile: bool = Field(False, strict=True, description="compile the model (batches: packed, numerics: native)")
+    processes: Whole = Field(
+        1, ge=1, le=4096, description="processes that train the model together, on parts of a batch"
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "cpu", description="where training computes: cpu, cuda, mps; auto: the first of cuda, mps, cpu that is there"
+    )
+    precision: Literal["fp32", "bf16"] = Field(
+        "fp32", description="arithmetic of the forward pass; weights, optimiser and loss are fp32 in any case"
+    )
+    fsdp: bool = Field(False, strict=True, description="processes share out weights and optimiser (FSDP2)")
     eval_every: Whole = Field(10, ge=1, description="epochs between two measurements without dropout")
     eval_updates: Whole = Field(0, ge=0, description="updates between two further measurements; 0 for none")
     eval_tokens: Whole = Field(100_000, ge=1, description="tokens of such a measurement, at most")
@@ -264,6 +274,8 @@ STAGE_PARAMS: dict[str, type[Settings]] = {
 
 # What has no part in the result of a training run: how it is carried out, and how many others there are.
 WITHOUT_EFFECT = {"threads", "workers", "replicas", "checkpoint_every", "resume"}
+# What its last digits alone depend on: a run goes on with another choice.
+IN_LAST_DIGITS = {"processes", "fsdp"}
 
 P = TypeVar("P", bound=Settings)
 
@@ -320,7 +332,7 @@ def parse_params(raw: dict[str, Any], *, file: str = "params.yaml") -> Params:
         problems.append((key, f": missing; add `{key}: {default}` for the default"))
     try:
         params = Params.model_validate({key: value for key, value in raw.items() if key in fields})
-        problems += _conflicts(params)
+        problems += conflicts(params)
     except ValidationError as error:
         for key in dict.fromkeys(str(detail["loc"][0]) for detail in error.errors()):
             shown = json.dumps(raw[key], ensure_ascii=False, default=str)
@@ -330,31 +342,6 @@ def parse_params(raw: dict[str, Any], *, file: str = "params.yaml") -> Params:
         message = "".join(f"\n{file}: {key}{problem}" for key, problem in others)
         raise ParamError(first[0], first[1] + message, file=file)
     return params
-
-
-def _conflicts(params: Params) -> list[tuple[str, str]]:
-    """Values that are fine alone and impossible together."""
-    found = []
-    if params.d_model % 2:
-        found.append(("d_model", f" = {params.d_model}: expected an even number (half the columns are sines)"))
-    if params.heads == "split" and params.d_model % params.n_heads:
-        rule = f"with heads: split, a divisor of d_model = {params.d_model}"
-        found.append(("n_heads", f" = {params.n_heads}: expected, {rule}"))
-    if params.tokenizer in ("bpe", "unigram") and params.max_vocab <= 256:
-        rule = f"with tokenizer: {params.tokenizer}, more than 256 (the bytes and the pieces to be learned)"
-        found.append(("max_vocab", f" = {params.max_vocab}: expected, {rule}"))
-    if params.compile and params.batches != "packed":
-        found.append(("compile", " = true: expected false unless batches: packed (each length would be compiled)"))
-    if params.compile and params.numerics != "native":
-        found.append(("compile", " = true: expected false unless numerics: native (the compiler chooses instructions)"))
-    if params.shards > params.batch_size:
-        found.append(("shards", f" = {params.shards}: expected at most batch_size = {params.batch_size}"))
-    if params.seed + params.replicas > 2**32:
-        found.append(("replicas", f" = {params.replicas}: expected seeds below 2^32 (seed = {params.seed})"))
-    if params.valid_fraction + params.test_fraction >= 1:
-        rule = f"less than 1 together with test_fraction = {params.test_fraction:g}"
-        found.append(("valid_fraction", f" = {params.valid_fraction:g}: expected {rule}"))
-    return [*found, *knobs.conflicts(params)]
 
 
 def load_params(kind: type[P], path: Path = paths.PARAMS) -> P:

@@ -6,6 +6,7 @@ Run by `dvc repro`; by hand: `python -m stages.train`.
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,16 +15,19 @@ from typing import Any
 from tqdm import tqdm
 
 from stages import files, numerics, paths
+from stages.errors import LabError
 from stages.execution import Execution, start_follower
 from stages.model.storage import SNAPSHOTS, save_weights
 from stages.optim import knobs
-from stages.params import WITHOUT_EFFECT, TrainParams
+from stages.params import IN_LAST_DIGITS, WITHOUT_EFFECT, TrainParams
 from stages.stage import Stage, run
 from stages.text.vocabulary import Vocabulary
 from stages.training.batches import Sentences
 from stages.training.checkpoint import Checkpoint
+from stages.training.devices import resolve
 from stages.training.history import rows_of
 from stages.training.kept import discard, exists, left_behind
+from stages.training.launch import Watcher, is_writer, launched, local_processes, run_processes, take_part
 from stages.training.records import Divergence, Record, Update, Validation, count_updates
 from stages.training.replicas import GroupListener, run_tasks
 from stages.training.runs import Listener, Outcome, Stop, Task, run_task
@@ -41,10 +45,13 @@ def main() -> None:
     advise(stage, updates, splits["train"])
 
     tasks = tasks_of(stage, vocab_size)
+    if launched() and not is_writer():
+        follow(tasks[0], splits)
+        return
     mention_what_is_left(stage, tasks)
-    tqdm.monitor_interval = 0  # its thread and the forks of replicas do not go together
+    tqdm.monitor_interval = 0  # its thread and forks do not go together
     with Stop() as stop, tqdm(total=updates * len(tasks), unit="update", disable=None) as bar:
-        train = train_one if len(tasks) == 1 else train_replicas
+        train = train_replicas if len(tasks) > 1 else train_one if params.processes == 1 else train_together
         execution, kept, outcomes = train(tasks, splits, stop, Progress(stage, bar))
 
     stage.check_inputs()
@@ -101,15 +108,18 @@ def advise(stage: Stage[TrainParams], updates: int, sentences: Sentences) -> Non
 
 def tasks_of(stage: Stage[TrainParams], vocab_size: int) -> list[Task]:
     """A run for each seed, with all that its weights depend on: one with other inputs starts anew."""
-    environment = numerics.describe(stage.params.numerics)
-    settled = {f"params.yaml ({key})": value for key, value in stage.params.model_dump(exclude=WITHOUT_EFFECT).items()}
-    inputs = settled | stage.digests() | {"torch": environment["torch"]}
+    device = resolve(stage.params.device, local_processes(stage.params.processes))
+    environment = numerics.describe(stage.params.numerics, device)
+    left_out = {*WITHOUT_EFFECT, *IN_LAST_DIGITS, "device"}
+    settled = {f"params.yaml ({key})": value for key, value in stage.params.model_dump(exclude=left_out).items()}
+    inputs = settled | stage.digests() | {"torch": environment["torch"], "device": device}
     tasks = []
     for seed in range(stage.params.seed, stage.params.seed + stage.params.replicas):
         alone = {"threads": 1} if stage.params.replicas > 1 else {}  # replicas have the cores among themselves
         settings = stage.params.model_copy(update={"seed": seed, "replicas": 1, **alone})
         everything = stage.everything.model_dump() | {"seed": seed}
-        tasks.append(Task(settings, inputs | {"params.yaml (seed)": seed}, vocab_size, everything, environment))
+        own = inputs | {"params.yaml (seed)": seed}
+        tasks.append(Task(settings, own, vocab_size, everything, environment, device=device))
     return tasks
 
 
@@ -125,7 +135,7 @@ def mention_what_is_left(stage: Stage[TrainParams], tasks: Sequence[Task]) -> No
         )
 
 
-class Progress(Listener, GroupListener):
+class Progress(Watcher, GroupListener):
     """What the terminal shows of one run or of several: a bar, or about ten plain lines in all."""
 
     def __init__(self, stage: Stage[TrainParams], bar: tqdm[Any]) -> None:
@@ -191,6 +201,27 @@ def train_one(tasks: Sequence[Task], splits: Mapping[str, Sentences], stop: Stop
     return progress.execution, [checkpoint.folder], [Outcome.read(checkpoint.folder, tasks[0].inputs)]
 
 
+def train_together(tasks: Sequence[Task], splits: Mapping[str, Sentences], stop: Stop, progress: Progress) -> Trained:
+    """One run by several processes: forks of this one, or those of torchrun, of which this is rank 0."""
+    if launched():
+        folder = take_part(tasks[0], splits, stop, progress)
+    else:
+        folder = run_processes(tasks[0], splits, stop, progress)
+    assert progress.execution is not None and folder is not None  # noqa: S101, PT018 (for the type checker)
+    return progress.execution, [folder], [Outcome.read(folder, tasks[0].inputs)]
+
+
+def follow(task: Task, splits: Mapping[str, Sentences]) -> None:
+    """What a process of torchrun's does that is not rank 0: the same updates, of which it writes nothing."""
+    try:
+        with Stop() as stop:
+            take_part(task, splits, stop, Listener())
+    except LabError as error:
+        sys.exit(f"error: {error}")  # the execution is rank 0's to close
+    except KeyboardInterrupt as interrupt:
+        sys.exit(128 + int(interrupt.args[0]))
+
+
 def train_replicas(tasks: Sequence[Task], splits: Mapping[str, Sentences], stop: Stop, progress: Progress) -> Trained:
     """A process a seed, under one execution that goes on as well when it is interrupted."""
     execution, group = open_group(tasks)
@@ -220,7 +251,7 @@ def replica_folder(folder: Path, task: Task) -> Path:
 def save_outcome(outcome: Outcome, task: Task, folder: Path, vocab_md5: str) -> None:
     """The model as any stage loads it, with what it was trained with."""
     about: dict[str, Any] = {
-        "training": task.settings.model_dump(exclude=WITHOUT_EFFECT),
+        "training": trained_with(task.settings),
         "vocab_md5": vocab_md5,
         "updates": len(outcome.updates),
         "parameters": sum(weight.numel() for weight in outcome.weights.values()),
@@ -230,6 +261,13 @@ def save_outcome(outcome: Outcome, task: Task, folder: Path, vocab_md5: str) -> 
         about["last_finite"] = asdict(outcome.validations[-1]) if outcome.validations else None
     folder.mkdir(parents=True, exist_ok=True)
     save_weights(outcome.weights, model_config(task.settings, task.vocab_size), folder, about)
+
+
+def trained_with(settings: TrainParams) -> dict[str, Any]:
+    """What a result depends on. How it was computed is named where it is not the usual way; a device never is."""
+    usual = {key: TrainParams.model_fields[key].default for key in ("precision", *IN_LAST_DIGITS)}
+    found = settings.model_dump(exclude={*WITHOUT_EFFECT, "device"})
+    return {key: value for key, value in found.items() if key not in usual or value != usual[key]}
 
 
 def save_snapshots(outcome: Outcome, folder: Path) -> None:

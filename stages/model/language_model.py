@@ -107,7 +107,8 @@ class LanguageModel(nn.Module):
         if len(positions) < length:
             with torch.inference_mode(False):  # training may use what a measurement made first
                 positions, mask = sinusoids(length, self.config.d_model, self.config.positions), causal_mask(length)
-            self._tables = positions, mask
+                device = self.embedding.weight.device
+                positions, mask = self._tables = positions.to(device), mask.to(device)
         return positions[:length], mask[:length, :length]
 
 

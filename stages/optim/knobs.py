@@ -32,6 +32,7 @@ class Optimizer:
         schedules: that go with it.
         other_schedules: why no other does.
         no_zero_beta1: it is undefined at beta1 = 0.
+        by_element: it updates each number of a weight from that number's own past and gradient alone.
     """
 
     uses: tuple[str, ...]
@@ -42,6 +43,7 @@ class Optimizer:
     schedules: tuple[str, ...] = SCHEDULES
     other_schedules: str = ""
     no_zero_beta1: bool = False
+    by_element: bool = False
 
 
 _ADAM, _BETAS = ("beta1", "beta2", "eps"), ("beta1", "beta2")
@@ -50,17 +52,17 @@ _BESIDE = "its decay is beside the update"
 _INSIDE = "torch adds its decay to the gradient"
 
 OPTIMIZERS = {
-    "adam": Optimizer(_ADAM, _L2),
-    "adamw": Optimizer(_ADAM, ("decoupled",), "with L2 it is optimizer: adam"),
-    "nadam": Optimizer(_ADAM, _L2),
-    "radam": Optimizer(_ADAM, _L2),
+    "adam": Optimizer(_ADAM, _L2, by_element=True),
+    "adamw": Optimizer(_ADAM, ("decoupled",), "with L2 it is optimizer: adam", by_element=True),
+    "nadam": Optimizer(_ADAM, _L2, by_element=True),
+    "radam": Optimizer(_ADAM, _L2, by_element=True),
     "adafactor": Optimizer((), ("decoupled",), _BESIDE, in_shape=True),
     "muon": Optimizer(_ADAM, ("decoupled",), _BESIDE, in_shape=True),
-    "sgd": Optimizer(("beta1",), ("l2",), _INSIDE),
-    "adagrad": Optimizer(("eps",), ("l2",), _INSIDE),
-    "lion": Optimizer(_BETAS, _DECOUPLED, extra=True),
+    "sgd": Optimizer(("beta1",), ("l2",), _INSIDE, by_element=True),
+    "adagrad": Optimizer(("eps",), ("l2",), _INSIDE, by_element=True),
+    "lion": Optimizer(_BETAS, _DECOUPLED, extra=True, by_element=True),
     "soap": Optimizer(_ADAM, ("decoupled",), _BESIDE, in_shape=True, extra=True),
-    "ademamix": Optimizer(_ADAM, _DECOUPLED, extra=True, no_zero_beta1=True),
+    "ademamix": Optimizer(_ADAM, _DECOUPLED, extra=True, no_zero_beta1=True, by_element=True),
     "prodigy": Optimizer(
         _ADAM,
         _DECOUPLED,

@@ -66,7 +66,7 @@ def range_test(
         "eval_updates": 0,
         "eval_tokens": 1,
     }
-    alone = {"schedule": "none", "replicas": 1, "snapshots": 0, "counting": "paper"}
+    alone = {"schedule": "none", "replicas": 1, "snapshots": 0, "counting": "paper", "processes": 1, "fsdp": False}
     session = Session(settings.model_copy(update=short | alone), vocab_size, splits)
     session.use_schedule(lambda t: tried[min(t, len(tried)) - 1])
     mean, lowest = 0.0, math.inf

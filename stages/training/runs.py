@@ -7,19 +7,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
 
-from stages.errors import CheckpointError
+from stages.errors import CheckpointError, ParamError
 from stages.execution import Execution, Journal
 from stages.params import TrainParams
 from stages.training.batches import Sentences
 from stages.training.checkpoint import Checkpoint, read
+from stages.training.devices import check_precision, device_of, name_of
 from stages.training.kept import key_of, snapshots
 from stages.training.records import Divergence, Record, Update, Validation
 from stages.training.series import JournalSeries
 from stages.training.session import Session, weights_of
+
+if TYPE_CHECKING:
+    from stages.training.process_group import ProcessGroup
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Task:
         params: all parameters, for the journal.
         environment: what it computes with, for the journal.
         parent: id of the execution that it is a replica of, or ''.
+        device: the kind of device that it is computed on.
     """
 
     settings: TrainParams
@@ -41,6 +46,7 @@ class Task:
     params: dict[str, Any]
     environment: dict[str, str] = field(default_factory=dict)
     parent: str = ""
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Outcome:
     def read(cls, folder: Path, inputs: Mapping[str, Any]) -> Outcome:
         """From the last checkpoint of a run that is over."""
         saved = read(folder, key_of(inputs))
-        validations, divergence = _records_of(saved.place)
+        validations, divergence = records_of(saved.place)
         return cls(weights_of(saved.tensors), saved.updates, validations, divergence, snapshots(folder))
 
 
@@ -110,40 +116,62 @@ class Stop:
         self.number = self.number or number
 
 
-def run_task(task: Task, splits: Mapping[str, Sentences], stop: Stop, listener: Listener) -> Checkpoint:
+def run_task(
+    task: Task,
+    splits: Mapping[str, Sentences],
+    stop: Stop,
+    listener: Listener,
+    group: ProcessGroup | None = None,
+) -> Checkpoint:
     """Bring a run to its end. The checkpoint returned holds its outcome, and is this process's until released.
+
+    With a group this is its rank 0, which the others follow.
 
     Raises:
         KeyboardInterrupt: `stop` was asked for; a checkpoint has been saved.
         CheckpointError: one that cannot be read or written.
-        ParamError: settings that the text is too short for.
+        ParamError: settings that the text is too short for, or that this machine or this caller has no means for.
     """
+    if group is None and task.settings.processes > 1:
+        raise ParamError("processes", f" = {task.settings.processes}: expected 1 here: each run has one process")
+    check_precision(task.settings.precision, task.device)
     checkpoint = Checkpoint(task.inputs)
     try:
-        _run(task, splits, stop, listener, checkpoint)
+        _run(task, splits, stop, listener, checkpoint, group)
     except BaseException:
         checkpoint.release()
         raise
     return checkpoint
 
 
-def _run(task: Task, splits: Mapping[str, Sentences], stop: Stop, listener: Listener, checkpoint: Checkpoint) -> None:
-    session = Session(task.settings, task.vocab_size, splits)
+def _run(
+    task: Task,
+    splits: Mapping[str, Sentences],
+    stop: Stop,
+    listener: Listener,
+    checkpoint: Checkpoint,
+    group: ProcessGroup | None,
+) -> None:
+    device = device_of(task.device, group.local_rank if group else 0)
+    session = Session(task.settings, task.vocab_size, splits, group, device)
     saved = checkpoint.load() if task.settings.resume else None
+    if group is not None:
+        group.share_state((saved.tensors, saved.place) if saved is not None else None)
     updates: list[Update] = []
     validations: list[Validation] = []
     if saved is not None:
         updates = saved.updates
         try:
             session.restore(saved.tensors, saved.place["session"])
-            validations, session.divergence = _records_of(saved.place)
+            validations, session.divergence = records_of(saved.place)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise CheckpointError(checkpoint.folder, f"not of this model ({type(error).__name__}: {error})") from None
     else:
         checkpoint.begin()
     execution = Execution.find(checkpoint.execution())
     if execution is None:
-        execution = Execution.create("trained", task.params, parent=task.parent, environment=task.environment)
+        environment = task.environment | ({"device": name_of(task.device)} if task.device != "cpu" else {})
+        execution = Execution.create("trained", task.params, parent=task.parent, environment=environment)
         checkpoint.claim(execution.id)
     elif not session.done or not task.parent:  # a replica that is over has had its end
         execution.resume(task.parent)
@@ -161,6 +189,8 @@ def _run(task: Task, splits: Mapping[str, Sentences], stop: Stop, listener: List
             divergence = asdict(session.divergence) if session.divergence else None
             records = {"validations": [asdict(one) for one in validations], "divergence": divergence}
             checkpoint.save(tensors, {"session": place, **records}, updates)
+            if group is not None:
+                group.wait_for_writer()
 
         due = snapshot_steps(session.updates, task.settings.snapshots)
         for record in session.records():
@@ -192,6 +222,6 @@ def _is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def _records_of(place: Mapping[str, Any]) -> tuple[list[Validation], Divergence | None]:
+def records_of(place: Mapping[str, Any]) -> tuple[list[Validation], Divergence | None]:
     divergence = place["divergence"]
     return [Validation(**one) for one in place["validations"]], Divergence(**divergence) if divergence else None

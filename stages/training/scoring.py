@@ -6,11 +6,13 @@ Shapes: N targets in the order of the text, S sentences, B rows of a batch, T po
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import islice
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +29,16 @@ _MOSTLY = 0.8  # share of the positions of a batch
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+
+
+class Group(Protocol):
+    """Processes that score together: this one's place, and how they put together what each has found out."""
+
+    rank: int
+    size: int
+
+    def add(self, array: npt.NDArray[Any]) -> None:
+        """Put the sum over all processes into the array."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +172,8 @@ def score(
     max_length: int | None = None,
     stride: int = 0,
     threads: int = 1,
+    group: Group | None = None,
+    mode: Callable[[], AbstractContextManager[Any]] = torch.inference_mode,
 ) -> Score:
     """Score sentences, each word given the sentence before it, without dropout.
 
@@ -176,20 +190,27 @@ def score(
         max_length: tokens that the model reads at once; None for no limit.
         stride: targets that a window adds; 0 for `max_length`, so that windows do not overlap.
         threads: batches at once; the results are the same for any number.
+        group: processes that have batches each; all get the whole result, which is the same for any number.
+        mode: in which nothing is recorded for gradients; what a sharded model puts together in it, it uses later too.
 
     Raises:
         ValueError: no sentences, or windows that would leave targets out.
     """
     targets = Targets.of(sentences, tokens=tokens) if targets is None else targets
     rows = _windows(sentences, targets, max_length or int(targets.tokens_S.max()), stride)
-    scorer = _Scorer(model, sentences, len(targets))
+    scorer = _Scorer(model, sentences, len(targets), mode)
     batches = rows.batches(min(batch_tokens, max(128, _BATCH_LOGITS // model.config.vocab_size)))
+    if group is not None:
+        batches = islice(batches, group.rank, None, group.size)
     if threads == 1:
         for batch in batches:
             scorer.score(batch)
     else:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             list(pool.map(scorer.score, batches))
+    if group is not None:
+        for found_N in (scorer.nll_N, scorer.confidence_N, scorer.correct_N, scorer.top5_N):
+            group.add(found_N)
     unknown_N = sentences.ids[targets.positions_N] == UNK
     return Score(targets, scorer.nll_N, scorer.confidence_N, scorer.correct_N, scorer.top5_N, unknown_N)
 
@@ -240,32 +261,39 @@ def _windows(sentences: Sentences, targets: Targets, width: int, stride: int) ->
 class _Scorer:
     """Fills in what is known of each target, batch by batch, in whatever order these come."""
 
-    def __init__(self, model: LanguageModel, sentences: Sentences, targets: int) -> None:
-        self.model, self.ids = model, sentences.ids
-        self.nll_N, self.confidence_N = np.empty(targets), np.empty(targets)
-        self.correct_N, self.top5_N = np.empty(targets, dtype=np.bool_), np.empty(targets, dtype=np.bool_)
+    def __init__(
+        self,
+        model: LanguageModel,
+        sentences: Sentences,
+        targets: int,
+        mode: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self.model, self.ids, self._mode = model, sentences.ids, mode
+        self.nll_N, self.confidence_N = np.zeros(targets), np.zeros(targets)
+        self.correct_N, self.top5_N = np.zeros(targets, dtype=np.bool_), np.zeros(targets, dtype=np.bool_)
+        self._device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
 
     def score(self, rows: _Rows) -> None:
         place_T = np.arange(int(rows.length.max()) + 1)
         inside_BT = place_T <= rows.length[:, None]
         where_BT = np.minimum(rows.start[:, None] + place_T, len(self.ids) - 1)
-        tokens_BT = torch.from_numpy(np.where(inside_BT, self.ids[where_BT], PAD).astype(np.int64))
+        tokens_BT = torch.from_numpy(np.where(inside_BT, self.ids[where_BT], PAD).astype(np.int64)).to(self._device)
         wanted_BT = inside_BT[:, 1:] & (place_T[:-1] >= rows.skipped[:, None])
         targets_N = ((rows.first - rows.skipped)[:, None] + place_T[:-1])[wanted_BT]
-        with torch.inference_mode():
+        with self._mode():
             logits_BTV, _ = self.model(tokens_BT[:, :-1])
-            target_BT1, wanted = tokens_BT[:, 1:, None], torch.from_numpy(wanted_BT)
+            target_BT1, wanted = tokens_BT[:, 1:, None], torch.from_numpy(wanted_BT).to(self._device)
             if wanted_BT.mean() < _MOSTLY:
                 logits_NV, target_N1 = logits_BTV[wanted], target_BT1[wanted]
-                wanted = torch.ones(len(targets_N), dtype=torch.bool)
+                wanted = torch.ones(len(targets_N), dtype=torch.bool, device=self._device)
             else:  # a copy of the logits would take longer than the few that are not wanted
                 logits_NV, target_N1, wanted = logits_BTV.flatten(0, 1), target_BT1.flatten(0, 1), wanted.flatten()
             best_NK, best_ids_NK = logits_NV.topk(min(_BEST, logits_NV.shape[1]), dim=1)
-            found_NK = (best_ids_NK == target_N1)[wanted].numpy()
-            chosen_N1, top_N1 = logits_NV.gather(1, target_N1).double(), best_NK[:, :1]
+            found_NK = (best_ids_NK == target_N1)[wanted].cpu().numpy()
+            chosen_N1, top_N1 = logits_NV.gather(1, target_N1).cpu().double(), best_NK[:, :1]
             # The terms of the partition function, at most 1 each, as 32-bit numbers; its logarithm as 64-bit ones.
-            mass_N1 = logits_NV.sub_(top_N1).exp_().sum(dim=1, keepdim=True).double()
-            nll_N1 = mass_N1.log() + (top_N1.double() - chosen_N1)
+            mass_N1 = logits_NV.sub_(top_N1).exp_().sum(dim=1, keepdim=True).cpu().double()
+            nll_N1, wanted = mass_N1.log() + (top_N1.cpu().double() - chosen_N1), wanted.cpu()
         self.nll_N[targets_N] = nll_N1[wanted, 0].numpy()
         self.confidence_N[targets_N] = mass_N1.reciprocal()[wanted, 0].numpy()
         self.correct_N[targets_N] = found_NK[:, 0]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from stages.model.language_model import LanguageModel, LanguageModelConfig, initialise
-from stages.optim import saving
 from stages.optim.schedules import Schedule
 from stages.params import TrainParams
 from stages.training.batches import Epoch, Epochs, Sentences
@@ -19,8 +18,13 @@ from stages.training.randomness import Dropout, generator
 from stages.training.records import Divergence, Record, Update, Validation, count_updates
 from stages.training.scoring import score
 
+if TYPE_CHECKING:
+    from stages.training.process_group import ProcessGroup
+    from stages.training.sharded import ShardedEngine
+
 _WEIGHTS, _OPTIMIZER = "weights.", "optimizer."
 _ORDER, _DROPOUT, _TRAINED = "order", "dropout", "trained"
+_PROCESSOR = torch.device("cpu")
 
 
 class Session:
@@ -30,12 +34,22 @@ class Session:
         settings: of one replica, that is with a seed of its own.
         vocab_size: entries of the vocabulary.
         splits: 'train' and 'valid'; measurements are on the first of 'valid' and 'train' that has sentences.
+        group: of the processes that train it together, each with a session of its own; they go through the same
+            records. None for this process alone, whatever `processes` says.
+        device: where it is computed; draws and all that is saved are the processor's.
 
     Raises:
         ParamError: the text is too short for the windows asked for.
     """
 
-    def __init__(self, settings: TrainParams, vocab_size: int, splits: Mapping[str, Sentences]) -> None:
+    def __init__(
+        self,
+        settings: TrainParams,
+        vocab_size: int,
+        splits: Mapping[str, Sentences],
+        group: ProcessGroup | None = None,
+        device: torch.device = _PROCESSOR,
+    ) -> None:
         self.settings = settings
         self.model = LanguageModel(model_config(settings, vocab_size))
         initialise(self.model, generator(settings.seed, "init"), settings.init)
@@ -43,7 +57,16 @@ class Session:
         self._dropout = Dropout(settings.dropout, generator(settings.seed, "dropout"))
         self._epochs = epochs_of(splits["train"], settings)
         self.updates = count_updates(self._epochs.per_epoch, settings)
-        self._engine = Engine(self.model, settings, self._dropout, self.updates)
+        self.model.to(device)
+        if settings.fsdp and group is not None:
+            from stages.training.sharded import ShardedEngine
+
+            self._engine: Engine | ShardedEngine = ShardedEngine(
+                self.model, settings, self._dropout, self.updates, group
+            )
+        else:
+            self._engine = Engine(self.model, settings, self._dropout, self.updates, group)
+        self._score_group = None if settings.fsdp else group  # a sharded model is all ranks' to compute with
         self._optimizer = self._engine.optimizer
         self._measured = "valid" if len(splits["valid"]) else "train"
         self._sentences = splits[self._measured]
@@ -106,7 +129,14 @@ class Session:
     def _measure(self) -> Validation | Divergence:
         tokens, window, threads = self.settings.eval_tokens, self.settings.window, self.settings.threads
         with self._engine.result():
-            result = score(self.model, self._sentences, tokens=tokens, max_length=window, threads=threads)
+            result = score(
+                *(self.model, self._sentences),
+                tokens=tokens,
+                max_length=window,
+                threads=threads,
+                group=self._score_group,
+                mode=torch.no_grad if self.settings.fsdp else torch.inference_mode,
+            )
         if not math.isfinite(result.loss):
             return self._diverge(self.step, f"{self._measured} loss {result.loss}")
         self._validated = self.step
@@ -122,9 +152,7 @@ class Session:
 
         They may be the session's own: to be written before it goes on.
         """
-        with self._engine.result():
-            found = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
-            return {name: weight.clone() for name, weight in found.items()} if self._engine.averages else found
+        return self._engine.named_weights()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """All that the rest of the run depends on: tensors, and the place as plain values.
@@ -134,10 +162,10 @@ class Session:
         dropout, pool = self._dropout.position()
         tensors = {_WEIGHTS + name: weight for name, weight in self.weights().items()}
         if self._engine.averages:
-            tensors[_TRAINED] = self._engine.weights.detach()
+            tensors[_TRAINED] = self._engine.weights.detach().cpu()
         over = self._batch >= self._epochs.per_epoch  # then the next order is drawn by the generator as it is now
         tensors |= {_ORDER: self._order.get_state() if over else self._before, _DROPOUT: dropout}
-        remembered, plan = saving.pack(self._optimizer)
+        remembered, plan = self._engine.remembered()
         tensors |= {_OPTIMIZER + name: tensor for name, tensor in remembered.items()}
         place = {
             "step": self.step,
@@ -155,15 +183,12 @@ class Session:
         Raises:
             KeyError, ValueError, RuntimeError: it is none.
         """
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                parameter.copy_(tensors[_WEIGHTS + name])
-            if self._engine.averages:
-                self._engine.weights.copy_(tensors[_TRAINED])
         saved = {
             name.removeprefix(_OPTIMIZER): tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)
         }
-        saving.unpack(self._optimizer, saved, place["optimizer"], int(place["step"]))
+        self._engine.restore(weights_of(tensors), saved, place["optimizer"], int(place["step"]))
+        if self._engine.averages:
+            self._engine.weights.detach().copy_(tensors[_TRAINED])
         self._epoch, self._batch, self._validated = (int(place[key]) for key in ("epoch", "batch", "validated"))
         self._before = tensors[_ORDER].clone()
         self._order.set_state(self._before)

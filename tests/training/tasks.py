@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from stages.execution import Execution
-from stages.params import WITHOUT_EFFECT, Params
+from stages.params import IN_LAST_DIGITS, WITHOUT_EFFECT, Params
 from stages.training.records import Record
 from stages.training.runs import Listener, Outcome, Stop, Task, run_task
 from tests.conftest import ROOT
@@ -20,7 +20,7 @@ SPLITS = splits(held_out=HELD_OUT)
 def task(seed: int = 0, parent: str = "", **changes: Any) -> Task:
     """A run of the small text with these settings."""
     chosen = settings(**changes, seed=seed)
-    inputs = chosen.model_dump(exclude=WITHOUT_EFFECT)
+    inputs = chosen.model_dump(exclude={*WITHOUT_EFFECT, *IN_LAST_DIGITS})
     everything = Params().model_dump() | chosen.model_dump()
     return Task(chosen, inputs, VOCABULARY, everything, {"torch": "2"}, parent)
 
