@@ -40,9 +40,9 @@ def serve(port: int = 5000) -> int:
     """
     uri = tracking_uri()
     if uri.startswith("http"):
+        named = address.configured()  # before MLflow writes the address into our environment
         store = connect()
         refresh_view(store)
-        named = address.configured()
         print(f"the runs are on the server that {named.source if named else uri} names")
         _print_links(uri, store)
         return 0

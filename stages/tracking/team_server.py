@@ -122,8 +122,9 @@ def _serve(cluster: Cluster, password: str, host: str, port: int, names: Sequenc
     own = _own_names(host)
     allowed = [*own, *filter(None, names)]
     log = folder / "logs/mlflow.log"
+    arguments = ["--app-name", "basic-auth", "--serve-artifacts", "--artifacts-destination", str(folder / "artifacts")]
     server = start_mlflow(
-        ["--app-name", "basic-auth", "--serve-artifacts", "--artifacts-destination", str(folder / "artifacts")],
+        [*arguments, "--uvicorn-opts=--no-access-log"],  # a line for each request, for ever
         port,
         log,
         host=host,
@@ -185,6 +186,8 @@ def _say_what_there_is(folder: Path, password: str, generated: bool, host: str, 
         print(
             "note: passwords and results travel in clear text; put a proxy with TLS in front, or use a trusted network"
         )
+    if os.geteuid() == 0:
+        print("note: MLflow runs as root here; a user of its own would be enough")
     print("Ctrl-C stops it.", flush=True)
 
 
