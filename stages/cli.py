@@ -7,7 +7,7 @@ import os
 import sys
 
 from stages import files, paths
-from stages.commands import compare, generate, lr_find, options, predict, score, study
+from stages.commands import compare, config, generate, lr_find, options, predict, score, server, study
 from stages.errors import ArtifactError, LabError, TrackingError
 
 
@@ -15,7 +15,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="noam", description="Ask the model, look at the runs, bring them to MLflow.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    for command in (predict, generate, score, lr_find, study, compare):
+    for command in (predict, generate, score, lr_find, study, compare, config, server):
         command.add(commands)
 
     serve = commands.add_parser("serve", help="answer over HTTP, on this machine only, with MLflow's server of models")

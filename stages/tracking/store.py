@@ -1,8 +1,9 @@
 """The MLflow store: where it is, whether it answers, and how it comes into being.
 
 Everything is in the main workspace, whatever folder a process happens to be in: `mlflow.db` (SQLite) and
-`mlartifacts/`. MLFLOW_TRACKING_URI names another store. MLflow is imported by `connect` only, after a probe of our own
-has found the store fit for use and the environment keeps retries short: MLflow by itself tries for minutes.
+`mlartifacts/`. MLFLOW_TRACKING_URI or `noam config store` names another store. MLflow is imported by `connect` only,
+after a probe of our own has found the store fit for use and the environment keeps retries short: MLflow by itself tries
+for minutes.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ import logging
 import os
 import re
 import sqlite3
-import urllib.error
-import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
 from stages import paths
 from stages.errors import TrackingError
+from stages.tracking import address
+from stages.tracking.server_probe import probe_server
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -35,7 +36,6 @@ TAG_EXECUTION, TAG_FINGERPRINT, TAG_COMPLETE = "noam.execution", "noam.fingerpri
 Progress = Callable[[str], None]
 
 _SQLITE = "sqlite:///"
-_PROBE_SECONDS = 4.0
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -91,19 +91,22 @@ class Store:
 
 
 def tracking_uri() -> str:
-    """MLFLOW_TRACKING_URI, with a relative SQLite path taken from the main workspace; else its own `mlflow.db`.
+    """MLFLOW_TRACKING_URI, else what `noam config store` says, else `mlflow.db` of the main workspace.
+
+    A relative path to a SQLite database is taken from the main workspace.
 
     Raises:
-        TrackingError: the workspace lies in a folder that no address of a database can name.
+        TrackingError: the address is none of a store, or the workspace lies in a folder that no address of a database
+            can name.
     """
-    given = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
-    if not given:
+    given = address.configured()
+    if given is None:
         if "?" in str(paths.main_root()):
             raise TrackingError(
                 f"{paths.main_root()}: MLflow cannot keep its database in a folder with '?' in its name"
             )
         return f"{_SQLITE}{paths.main_root() / 'mlflow.db'}"
-    return absolute(given)
+    return absolute(given.uri)
 
 
 def absolute(uri: str) -> str:
@@ -147,7 +150,7 @@ def probe(uri: str, timeout: float) -> None:
     if file is not None:
         _probe_database(file, timeout)
     elif uri.startswith(("http://", "https://")):
-        _probe_server(uri, timeout)
+        probe_server(uri, EXPERIMENT, timeout)
 
 
 def connect(uri: str = "", *, timeout: float = 5, progress: Progress = silent) -> Store:
@@ -267,12 +270,12 @@ def _experiment(client: MlflowClient, artifacts: str | None, notes: list[str]) -
         if found is None:
             try:
                 created: str = client.create_experiment(EXPERIMENT, artifact_location=artifacts)
-            except Exception:  # somebody on another machine was faster
+            except Exception:  # another machine may have been faster: our lock is of this one
                 found = client.get_experiment_by_name(EXPERIMENT)
                 if found is None:
                     raise
-                return str(found.experiment_id)
-            return created
+            else:
+                return created
         if found.lifecycle_stage == "deleted":
             client.restore_experiment(found.experiment_id)
             notes.append(f"the experiment {EXPERIMENT} had been deleted; it was restored with its runs")
@@ -310,24 +313,6 @@ def _probe_database(file: Path, timeout: float) -> None:
         broken = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
         hint = "; move it away, and a new one will be made" if broken else ""
         raise TrackingError(f"{file}: {_first_line(error)}{hint}") from None
-
-
-def _probe_server(uri: str, timeout: float) -> None:
-    """Ask for the experiment: a server may say that it is well and still hang at its database."""
-    query = f"/api/2.0/mlflow/experiments/get-by-name?experiment_name={EXPERIMENT}"
-    request = urllib.request.Request(uri.rstrip("/") + query)  # noqa: S310 (the scheme was checked)
-    try:
-        with urllib.request.urlopen(request, timeout=min(timeout, _PROBE_SECONDS)):  # noqa: S310
-            return
-    except urllib.error.HTTPError:
-        return  # it answers: there is no such experiment yet, or it wants a password, which MLflow has
-    except TimeoutError:
-        raise TrackingError(f"{uri} does not answer") from None
-    except (OSError, ValueError) as error:
-        reason: Any = getattr(error, "reason", error)
-        if isinstance(reason, TimeoutError):
-            raise TrackingError(f"{uri} does not answer") from None
-        raise TrackingError(f"{uri}: {_first_line(reason)}") from None
 
 
 def _from_store(error: Exception) -> bool:
