@@ -7,7 +7,7 @@ import os
 import sys
 
 from stages import files, paths
-from stages.commands import compare, generate, lr_find, options, predict, score, study
+from stages.commands import compare, generate, lr_find, options, predict, project, score, study
 from stages.errors import ArtifactError, LabError
 
 
@@ -44,6 +44,7 @@ def main() -> None:
 
     arguments = parser.parse_args()
     try:
+        project.check(arguments)
         sys.exit(arguments.do(arguments))
     except LabError as error:
         print(f"error: {error}", file=sys.stderr)
