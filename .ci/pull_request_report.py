@@ -117,7 +117,10 @@ def comparison(base: str, head: str) -> str:
 
 
 def _fetch(base: str, head: str) -> str:
-    """Bring what the report needs from the remote, where one is configured; what to say where that fails."""
+    """Bring what the report needs from the remote, where one is configured; what to say where that fails.
+
+    What the remote does not have is no error to DVC: the parts of the report say what they miss.
+    """
     from dvc.repo import Repo
 
     with Repo(os.fspath(Path.cwd())) as repo:
