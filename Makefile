@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PORT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-server setup-services repository repro ui sync verify studies server test test-services test-all lint bench profile schema clean
+.PHONY: help setup setup-dev setup-server setup-services repository repro ui sync verify studies server test test-services test-all lint bench profile schema wheel audit clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -65,6 +65,12 @@ profile: setup-dev  ## show where the time of the training loop goes
 schema: setup-dev  ## write the JSON schemas of params.yaml and of studies anew
 	@python -m stages.params > stages/params.schema.json
 	@python -m stages.studies.spec > stages/studies/study.schema.json
+
+wheel: setup-dev  ## build the wheel of the last commit into build/dist, the same bytes each time
+	@.ci/wheel
+
+audit: setup-dev  ## ask whether anything is known against the locked versions (OPTIONS='-s osv')
+	@python .ci/audit.py $(OPTIONS)
 
 clean:  ## remove what the tools leave behind; keeps .venv, data, runs and the cache
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build noam_lab.egg-info

@@ -7,7 +7,7 @@ import os
 import sys
 
 from stages import files, paths
-from stages.commands import compare, config, generate, lr_find, options, predict, score, server, study
+from stages.commands import compare, config, generate, lr_find, options, predict, project, score, server, study
 from stages.errors import ArtifactError, LabError, TrackingError
 
 
@@ -52,6 +52,7 @@ def main() -> None:
 
     arguments = parser.parse_args()
     try:
+        project.check(arguments)
         sys.exit(arguments.do(arguments))
     except LabError as error:
         print(f"error: {error}", file=sys.stderr)

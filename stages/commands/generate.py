@@ -36,6 +36,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--max-tokens", type=options.whole(1, 10_000), default=100, metavar="N",
                         help="tokens of a text after the prompt, at most (default: 100)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print JSON, when all is done")
+    options.add_model(parser)
     parser.set_defaults(do=run)
 
 
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.count > 1 and not arguments.temperature:
         raise LabError(f"--count {arguments.count}: expected 1 with --temperature 0, which always gives the same text")
     sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p)
-    predictor = options.load_predictor()
+    predictor = options.load_predictor(arguments.model)
     texts = _Texts(predictor, sampling, arguments)
     if arguments.json:
         samples = [texts.whole(arguments.seed + i) for i in range(arguments.count)]

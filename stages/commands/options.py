@@ -6,6 +6,7 @@ import argparse
 import math
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stages import files, paths
@@ -66,16 +67,24 @@ def warn_of_unknown(words: Sequence[str]) -> None:
         print(f"unknown to the model, read as [unk]: {', '.join(words)}", file=sys.stderr)
 
 
-def load_predictor() -> Predictor:
-    """The model of this workspace, which computes as it was trained: its numbers are those of the evaluation.
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", metavar="PATH", help="a folder with a model, ours or one that MLflow saved (default: data/model)"
+    )
+
+
+def load_predictor(folder: str | None = None) -> Predictor:
+    """The model of a folder, or of this workspace, which computes as it was trained: as in the evaluation.
 
     Raises:
         ArtifactError: it is missing or damaged.
     """
     from stages import numerics  # imports torch, as the next one does
+    from stages.model.places import model_files
     from stages.model.predict import Predictor
 
-    about = files.read_json(paths.MODEL / "config.json")
+    weights, vocab = model_files(Path(folder) if folder else paths.MODEL)
+    about = files.read_json(weights / "config.json")
     training = about.get("training") if isinstance(about, dict) else None
     numerics.set_numerics((training or {}).get("numerics", "portable"))
-    return Predictor.load(paths.MODEL, paths.VOCAB / "vocab.json")
+    return Predictor.load(weights, vocab)

@@ -19,11 +19,12 @@ def add(commands: Commands) -> None:
     parser.add_argument("text", type=options.prompt, help="the beginning; '' continues [bos] alone")
     parser.add_argument("--top", type=options.whole(), default=5, metavar="N", help="how many words (default: 5)")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    options.add_model(parser)
     parser.set_defaults(do=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    predictor = options.load_predictor()
+    predictor = options.load_predictor(arguments.model)
     prediction = predictor.next_words(arguments.text, arguments.top)
     if not prediction.finite:
         raise LabError(predictor.not_finite)

@@ -25,13 +25,14 @@ def add(commands: Commands) -> None:
     parser = commands.add_parser("score", help="tokens, likelihood and perplexity of each line of a text")
     parser.add_argument("file", help="a UTF-8 text with one sentence a line, or - for standard input")
     parser.add_argument("--json", action="store_true", help="print a line of JSON a sentence")
+    options.add_model(parser)
     parser.set_defaults(do=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from stages.training.lines import Scored, score_lines
 
-    predictor = options.load_predictor()
+    predictor = options.load_predictor(arguments.model)
     total, blank, number = Scored(0, 0, 0.0), 0, 0
     if not arguments.json:
         print(f"{'line':>8}  {'tokens':>6}  {'unknown':>7}  {'nats':>9}  {'perplexity':>10}  text")

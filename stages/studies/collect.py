@@ -140,8 +140,9 @@ class Results:
     def params(self) -> dict[str, Any]:
         """Parameters that the results were made with; params.yaml may have been edited since."""
         content: dict[str, Any] = yaml.safe_load(git("show", f"{self.commit}:./{paths.PARAMS.as_posix()}"))
-        for stage in yaml.safe_load(self.lock_text)["stages"].values():
-            content |= stage.get("params", {}).get(paths.PARAMS.as_posix(), {})
+        for name, stage in yaml.safe_load(self.lock_text)["stages"].items():
+            if name != "track":  # it has all parameters, and may not have run since
+                content |= stage.get("params", {}).get(paths.PARAMS.as_posix(), {})
         return content
 
     def read(self, path: Path) -> Any:

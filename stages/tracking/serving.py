@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stages import files, paths
 from stages.errors import TrackingError
+from stages.model.places import model_files
 from stages.tracking.server import HOST, free_port
 from stages.tracking.store import connect, prepare_environment, tracking_errors
 
@@ -90,20 +91,16 @@ def serve_model(port: int, *, run: str | None = None, folder: str | None = None)
 
 
 def find_model(folder: Path) -> tuple[Path, Path]:
-    """The folder of the weights, and the vocabulary: the one beside them or, without one, that in data/vocab.
+    """The folder of the weights, and the vocabulary, both whole.
 
     Raises:
         ArtifactError: something is missing or damaged, or the vocabulary is another model's.
     """
     from stages.model.predict import Predictor  # imports torch
 
-    if (folder / "MLmodel").exists():  # one that MLflow has saved
-        folder = folder / "artifacts/model"
-    vocab = folder / "vocab.json"
-    if not vocab.exists():
-        vocab = paths.VOCAB / "vocab.json"
-    Predictor.load(folder, vocab)  # which says what is wrong
-    return folder, vocab
+    weights, vocab = model_files(folder)
+    Predictor.load(weights, vocab)  # which says what is wrong
+    return weights, vocab
 
 
 def load(weights: Path, vocab: Path, temporary: Path) -> PyFuncModel:

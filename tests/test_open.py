@@ -1,0 +1,139 @@
+"""What a public repository says to those outside it: workflows, citation, the report on a pull request."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+SCHEMAS = {
+    **{path.relative_to(ROOT).as_posix(): "github-workflows" for path in WORKFLOWS},
+    ".github/dependabot.yml": "dependabot",
+    "CITATION.cff": "citation-file-format",
+}
+ZIZMOR = [Path(sys.executable).with_name("zizmor"), "--offline", "--no-progress", "--quiet", "--pedantic"]
+
+
+@pytest.fixture(scope="module")
+def report() -> ModuleType:
+    """The script, as a module."""
+    spec = importlib.util.spec_from_file_location("pull_request_report", ROOT / ".ci/pull_request_report.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def fits(path: Path, schema: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_files_for_the_platform_fit_its_schemas(name: str, tmp_path: Path) -> None:
+    done = fits(ROOT / name, SCHEMAS[name])
+    assert done.returncode == 0, done.stdout + done.stderr
+    broken = tmp_path / Path(name).name
+    broken.write_text(re.sub(r"^(\w[\w-]*):", r"\1x:", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE))
+    assert fits(broken, SCHEMAS[name]).returncode == 1
+
+
+def test_workflows_are_safe_in_the_eyes_of_a_linter(tmp_path: Path) -> None:
+    done = subprocess.run([*ZIZMOR, ROOT / ".github"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    unsafe = tmp_path / ".github/workflows/compare.yml"
+    unsafe.parent.mkdir(parents=True)
+    text = (ROOT / ".github/workflows/compare.yml").read_text(encoding="utf-8")
+    unsafe.write_text(text.replace("  pull_request:", "  pull_request_target:"), encoding="utf-8")
+    done = subprocess.run([*ZIZMOR, tmp_path / ".github"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "dangerous-triggers" in done.stdout
+
+
+def test_actions_are_pinned_and_tokens_are_narrow() -> None:
+    assert [path.name for path in WORKFLOWS] == ["compare.yml", "tests.yml"]
+    for path in WORKFLOWS:
+        text = path.read_text(encoding="utf-8")
+        used = re.findall(r"uses: (.*)", text)
+        assert used
+        assert [one for one in used if not re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one)] == []
+        workflow = yaml.safe_load(text)
+        assert workflow["permissions"] == {}
+        for job in workflow["jobs"].values():
+            writing = [scope for scope, access in job["permissions"].items() if access == "write"]
+            checked_out = [step for step in job["steps"] if "checkout" in step.get("uses", "")]
+            assert not (writing and checked_out), "a job that may write runs code of the pull request"
+            assert all(step["with"]["persist-credentials"] is False for step in checked_out)
+
+
+def test_the_tests_run_on_the_versions_of_python_that_are_promised() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    matrix = yaml.safe_load(WORKFLOWS[1].read_text(encoding="utf-8"))["jobs"]["tests"]["strategy"]["matrix"]
+    assert project["requires-python"] == f">={matrix['python'][0]}"
+
+
+def test_the_citation_is_of_this_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert [one["title"] for one in citation["references"] if one["title"] not in readme] == []
+
+
+def test_texts_of_others_are_shown_and_obeyed_by_nobody(report: ModuleType) -> None:
+    row = report._table(["parameter", "base"], [["corpus", "a|b <img src=x> @somebody `x`\n| c |"]]).splitlines()[2]
+    assert row.count(" | ") == 1
+    assert "<img" not in row.replace("\\<", "")
+    assert "@somebody" not in row
+    assert "‹U+000A›" in row
+
+
+def test_tables_and_the_report_have_a_longest_length(report: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = report._table(["metric", "base"], [[f"m{i}", "x" * 500] for i in range(100)])
+    assert len(table.splitlines()) == 2 + 60 + 2
+    assert table.endswith("\n\n40 more rows are left out.")
+    assert "x" * 199 + "…" in table
+    assert "x" * 200 not in table
+    for name in ("metrics", "curves"):
+        monkeypatch.setattr(report, name, lambda *_: "y" * 40_000)
+    monkeypatch.setattr(report, "parameters", lambda *_: "No parameter changed.")
+    monkeypatch.setattr(report, "comparison", lambda *_: "Nothing.")
+    monkeypatch.setattr(report, "_fetch", lambda *_: "")
+    text = report.report("a" * 40, "b" * 40)
+    assert len(text) < 65_536
+    assert "### Curves\n\nLeft out, for it has 40012 characters" in text
+    assert text.endswith("### Comparison\n\nNothing.\n")
+
+
+def drawn(points: list[dict[str, Any]]) -> dict[str, Any]:
+    content = {"layer": [{"encoding": {"x": {"field": "step"}, "y": {"field": "loss"}}}]}
+    anchors = {"<DVC_METRIC_TITLE>": "Loss", "<DVC_METRIC_DATA>": json.dumps(points)}
+    return {"content": content, "anchor_definitions": anchors}
+
+
+def test_a_curve_has_an_end_and_a_lowest_point_in_each_commit_and_split(report: ModuleType) -> None:
+    points = [
+        {"rev": rev, "step": step, "split": split, "loss": loss}
+        for rev, split, losses in (("b", "train", [3, 1.5, 2]), ("h", "train", [4, None]), ("h", "valid", [5.0, 6.0]))
+        for step, loss in enumerate(losses)
+    ]
+    assert report._curve(drawn(points), "b", "h") == [
+        ["Loss (train)", "2", "1.5", "–", "4"],
+        ["Loss (valid)", "–", "–", "6", "5"],
+    ]
+    only = [point for point in points if point["split"] == "valid"]
+    assert report._curve(drawn(only), "b", "h") == [["Loss", "–", "–", "6", "5"]]
