@@ -43,9 +43,9 @@ def doctor(*, clean: bool) -> int:
     """Say what is left behind; with `clean`, remove it. What is in use stays."""
     found, open_ends = leftovers(), unclosed()
     for one in found:
-        print(f"{one.path.relative_to(paths.main_root())}: {one.what}{', in use' if one.in_use else ''}")
+        print(f"{_shown(one.path)}: {one.what}{', in use' if one.in_use else ''}")
     for execution in open_ends:
-        print(f"{execution.folder.relative_to(paths.main_root())}: ended without a word; `noam sync` records that")
+        print(f"{_shown(execution.folder)}: ended without a word; `noam sync` records that")
     if not found and not open_ends:
         print("nothing was left behind")
     removable = [one for one in found if not one.in_use]
@@ -59,6 +59,12 @@ def doctor(*, clean: bool) -> int:
     elif removable:
         print("the same run goes on from its checkpoint; `noam doctor --clean` removes what is not in use")
     return 0
+
+
+def _shown(path: Path) -> Path:
+    """From the main workspace, where it lies in that."""
+    root = paths.main_root()
+    return path.relative_to(root) if path.is_relative_to(root) else path
 
 
 def _describe(folder: Path) -> str:
