@@ -141,7 +141,7 @@ def _set_remote(work: Work, clone: Path) -> None:
     from configobj import ConfigObj
 
     local = ConfigObj(os.fspath(clone / ".dvc/config.local"), encoding="utf-8")
-    section = f"'remote \"{work.dvc_remote}\"'"
+    section = f'remote "{work.dvc_remote}"'
     local.merge({"core": {"remote": work.dvc_remote}, section: dict(work.dvc_settings)})
     local.write()
 
