@@ -66,9 +66,10 @@ class Slurm:
             raise StudyError("slurm", f"{unknown[0]}: no such option{nearest(unknown[0], known)}")
         self._folder = folder
         self._executor = submitit.SlurmExecutor(folder=folder)
-        # Slurm would start a job again on its own, which nobody counts.
-        more = {"additional_parameters": {"no-requeue": True}}
-        self._executor.update_parameters(**{"job_name": "noam-study"} | more | dict(options))
+        # The time is that of the partition, not submitit's five minutes. And Slurm would start a job again on its own,
+        # which nobody counts.
+        usual = {"job_name": "noam-study", "time": None, "additional_parameters": {"no-requeue": True}}
+        self._executor.update_parameters(**usual | dict(options))
         self._jobs: dict[str, Any] = {}
         self._states: dict[str, str] = {}
         self._gone: dict[str, float] = {}
