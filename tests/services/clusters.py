@@ -175,16 +175,8 @@ class Cluster:
 
     def _left(self) -> list[int]:
         """Processes of variants that go on although their worker is gone."""
-        found = []
-        for process in psutil.process_iter(["cmdline"]):
-            if any(str(self.scratch) in part for part in process.info["cmdline"] or ()):
-                found.append(process.pid)
-        return found
-
-
-def busy(worker: subprocess.Popen[bytes]) -> bool:
-    """It runs a variant just now."""
-    try:
-        return any("stages.studies.remote" in child.cmdline() for child in psutil.Process(worker.pid).children())
-    except psutil.Error:
-        return False
+        return [
+            process.pid
+            for process in psutil.process_iter(["cmdline"])
+            if any(str(self.scratch) in part for part in process.info["cmdline"] or ())
+        ]

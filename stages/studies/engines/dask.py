@@ -40,7 +40,7 @@ class Dask:
             import distributed
         except ImportError:
             raise StudyError(address, "Dask is not installed; `pip install 'noam-lab[dask]'` brings it") from None
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a lost scheduler is one line of ours
+        _silence()
         self.name = address
         self._say, self._waits = say, False
         encrypted = address.startswith("tls://")
@@ -70,11 +70,6 @@ class Dask:
         token = f"{work.name}-{work.key[:8]}-{uuid.uuid4().hex[:8]}"
         future = self._client.submit(_task, work, self._topic, token, key=token, pure=False)
         self._futures[token], self._tokens[token] = future, work.key
-        try:
-            self._client.run_on_scheduler(_tried_once, token)
-        except Exception as error:
-            # Then the scheduler tries on its own as often as its configuration says, before we do.
-            logging.getLogger(__name__).debug("the scheduler does not know this module: %s", error)
         future.add_done_callback(lambda ended: self._found.put((token, ended)))
 
     def events(self) -> list[Event]:
@@ -88,6 +83,7 @@ class Dask:
             return []
         if isinstance(content, str):
             self._began.add(token)
+            self._count_deaths(token)
             return [Event(key, "started", host=content)]
         return self._ended(token, key, content)
 
@@ -114,6 +110,16 @@ class Dask:
                 return [Event(key, "lost", why=why, began=token in self._began)]
         del self._futures[token]
         return [Event(key, "lost", why=why)]
+
+    def _count_deaths(self, token: str) -> None:
+        """Let the death of its worker end a task, instead of the scheduler starting it again without a word.
+
+        One that had not begun is the scheduler's to place anew.
+        """
+        try:
+            self._client.run_on_scheduler(_tried_once, token)
+        except Exception as error:
+            self._say(f"note: the scheduler will start a variant of a dead worker again itself, uncounted ({error})")
 
     def _told(self, event: tuple[float, dict[str, str]]) -> None:
         _, content = event
@@ -156,6 +162,13 @@ class Dask:
                     f"warning: the scheduler listens on {address} without TLS: whoever reaches it can run any code on "
                     "its workers; `dask scheduler --host ADDRESS` binds it to one address, `--tls-ca-file` encrypts"
                 )
+
+
+def _silence() -> None:
+    """A lost scheduler is one line of ours; each logger of Dask has a level of its own."""
+    for name in ["distributed", "tornado", *logging.root.manager.loggerDict]:
+        if name.partition(".")[0] in ("distributed", "tornado"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def _task(work: Work, topic: str, token: str) -> Result:
