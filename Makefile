@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 PORT ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-server setup-services repository repro ui sync verify studies server test test-services test-all lint bench profile schema wheel audit clean
+.PHONY: help setup setup-dev setup-server repository repro ui sync verify studies server test test-services test-all lint bench profile schema wheel audit clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -18,9 +18,6 @@ setup-dev:
 
 setup-server:
 	@.ci/setup server
-
-setup-services:
-	@.ci/setup services
 
 repository:
 	@git rev-parse --git-dir >/dev/null || { echo "error: DVC needs a git repository here; run: git init && git add -A && git commit -m start" >&2; exit 1; }
@@ -47,10 +44,10 @@ studies: repository setup  ## run the shipped studies in full, which takes about
 test: setup-dev  ## set up what is missing, run the tests
 	@python -m pytest -n 2 --dist loadfile
 
-test-services: setup-services  ## the tests with PostgreSQL, Dask, Slurm, S3 and several processes, as far as they are there
+test-services: setup-dev  ## the tests with PostgreSQL, Dask, Slurm, S3 and several processes, as far as they are there
 	@python -m pytest -n 2 --dist loadfile -m services
 
-test-all: setup-services  ## the slow tests as well
+test-all: setup-dev  ## the slow tests as well
 	@python -m pytest -n 2 --dist loadfile -m ''
 
 lint: setup-dev  ## format and lint, check the types

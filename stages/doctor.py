@@ -55,9 +55,9 @@ def doctor(*, clean: bool = False, fix: bool = False, faults: Sequence[Fault] = 
     """
     found, open_ends = leftovers(), unclosed()
     for one in found:
-        print(f"{one.path.relative_to(paths.main_root())}: {one.what}{', in use' if one.in_use else ''}")
+        print(f"{_shown(one.path)}: {one.what}{', in use' if one.in_use else ''}")
     for execution in open_ends:
-        print(f"{execution.folder.relative_to(paths.main_root())}: ended without a word; `noam sync` records that")
+        print(f"{_shown(execution.folder)}: ended without a word; `noam sync` records that")
     wrong = [*project_faults(), *faults]
     left = _mend(wrong, fix=fix) + len(damage)
     for what in damage:
@@ -93,6 +93,12 @@ def _mend(faults: Sequence[Fault], *, fix: bool) -> int:
     if any(mend is not None for _, mend in faults) and not fix:
         print("the project was moved or copied; `noam doctor --fix` mends that")
     return left
+
+
+def _shown(path: Path) -> Path:
+    """From the main workspace, where it lies in that."""
+    root = paths.main_root()
+    return path.relative_to(root) if path.is_relative_to(root) else path
 
 
 def _describe(folder: Path) -> str:

@@ -42,22 +42,36 @@ from stages import files, paths
 
 _SHELLS = {"sh", "bash", "dash", "zsh", "fish", "ksh"}
 _FLUSH_SECONDS = 0.5
+_ELSEWHERE_SECONDS = 3600.0  # as long as the stages after training may be silent
 OWNER = "NOAM_OWNER"  # environment: the process that runs all stages
 ENDS = ("failed", "killed", "finished")
 
 
 class Process(BaseModel):
-    """A process that can be told from a later one with the same number."""
+    """A process that can be told from a later one with the same number.
+
+    Attributes:
+        node: name of its machine, which may be another one where the run state is shared; '' for this one.
+    """
 
     model_config = ConfigDict(frozen=True)
     pid: int
     created: float
+    node: str = ""
 
     @classmethod
     def of(cls, process: psutil.Process) -> Process:
-        return cls(pid=process.pid, created=process.create_time())
+        return cls(pid=process.pid, created=process.create_time(), node=platform.node())
+
+    @property
+    def elsewhere(self) -> bool:
+        """On another machine, so that nobody here can tell whether it is alive."""
+        return self.node not in ("", platform.node())
 
     def alive(self) -> bool:
+        """It is a process of this machine that has not ended."""
+        if self.elsewhere:
+            return False
         try:
             process = psutil.Process(self.pid)
             return process.create_time() == self.created and process.status() != psutil.STATUS_ZOMBIE
@@ -240,9 +254,19 @@ class Execution:
         return self.end() is not None
 
     def alive(self) -> bool:
-        """Something still works on it: the training process, or the `dvc` that will run the later stages."""
+        """Something still works on it: the training process, or the `dvc` that will run the later stages.
+
+        Of one on another machine that is taken for granted for a while after the last entry of its journal.
+        """
         record = self.record
+        if record.trainer.elsewhere:
+            return self._quiet_seconds() < _ELSEWHERE_SECONDS
         return record.trainer.alive() or record.owner.alive()
+
+    def _quiet_seconds(self) -> float:
+        """Since something was last written of it."""
+        written = [path.stat().st_mtime for path in self.folder.iterdir()]
+        return time.time() - max(written, default=0.0)
 
     def ours(self) -> bool:
         """This process trained it, or the same `dvc` started both."""

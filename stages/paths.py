@@ -26,6 +26,8 @@ FIGURES = Path("reports/figures")
 REPORT = Path("reports/index.html")
 TRACKED = Path("reports/tracked.json")
 
+RUN_STATE = "NOAM_RUNSTATE"  # environment
+
 SPLITS = ("train", "valid", "test")
 
 
@@ -55,5 +57,13 @@ def in_temporary_experiment() -> bool:
 
 
 def run_state() -> Path:
-    """The folder for what must survive an experiment and is never tracked: journals, locks, outboxes."""
-    return main_root() / ".runstate"
+    """The folder for what must survive an experiment and is never tracked: journals, checkpoints, locks, outboxes.
+
+    NOAM_RUNSTATE names another one, which several machines may share.
+    """
+    return main_root() / (os.environ.get(RUN_STATE) or ".runstate")
+
+
+def shares_run_state() -> bool:
+    """Other machines may work in the same folder."""
+    return bool(os.environ.get(RUN_STATE))

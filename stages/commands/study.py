@@ -33,6 +33,15 @@ def add(commands: Commands) -> None:
     run.add_argument(
         "--workers", type=options.whole(), default=0, metavar="N", help="runs at once (default: one a core)"
     )
+    run.add_argument(
+        "--on",
+        default="local",
+        metavar="WHERE",
+        help="local (default), slurm, or a scheduler of Dask: dask://HOST:PORT, tls://HOST:PORT",
+    )
+    run.add_argument(
+        "--slurm", action="append", default=[], metavar="KEY=VALUE", help="of the jobs: partition, time, cpus, …"
+    )
     run.set_defaults(do=_run)
     verbs.add_parser("status", help="what has been run, what failed, what is under way").set_defaults(do=_status)
     verbs.add_parser("report", help="compare what has been run").set_defaults(do=_report)
@@ -45,13 +54,17 @@ def _run(arguments: argparse.Namespace) -> int:
     from stages import numerics  # noqa: F401 (before NumPy)
     from stages.studies import whole
 
+    if arguments.slurm and arguments.on != "slurm":
+        raise StudyError("command line", f"--slurm {arguments.slurm[0]}: only with --on slurm")
+    if arguments.workers and arguments.on != "local":
+        raise StudyError("command line", f"--workers {arguments.workers}: only with --on local")
     plan = plan_of(arguments.study, smoke=arguments.smoke)
     for line in plan.notes:
         print(f"note: {line}", file=sys.stderr)
     signal.signal(signal.SIGTERM, _interrupt)
     started = time.monotonic()
     try:
-        account = whole.run(plan, workers=arguments.workers, say=_say)
+        account = whole.run(plan, workers=arguments.workers, on=arguments.on, slurm=arguments.slurm, say=_say)
     except KeyboardInterrupt as interrupt:
         number = signal.Signals(interrupt.args[0] if interrupt.args else signal.SIGINT)
         print(f"error: stopped by {number.name}; the same command goes on from here", file=sys.stderr)
@@ -60,6 +73,8 @@ def _run(arguments: argparse.Namespace) -> int:
     _say(
         f"{len(account.ran)} variants run in {seconds:.0f} s, {len(account.known)} known, {len(account.failed)} failed"
     )
+    for name, what in account.strange.items():
+        _say(f"{name}: {what}")
     if len(account.failed) < len(plan.variants):
         _answer(plan, arguments)
     return 1 if account.failed else 0

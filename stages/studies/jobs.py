@@ -63,18 +63,20 @@ class Job:
 
 @dataclass
 class Account:
-    """What running a study came to: names of variants."""
+    """What running a study came to: names of variants; of those that were made on a strange machine, how it differs."""
 
     ran: list[str] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
     failed: dict[str, dict[str, str]] = field(default_factory=dict)
     diverged: list[str] = field(default_factory=list)
+    strange: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: Account) -> None:
         self.ran += other.ran
         self.known += other.known
         self.failed |= other.failed
         self.diverged += other.diverged
+        self.strange |= other.strange
 
     def fail(self, job: Job, say: Say) -> None:
         """It has no result: here, on disk, in its journal, and on the terminal."""

@@ -1,7 +1,8 @@
-"""A variant whose code is another one: a revision of git, run by `dvc exp run` itself in a clone of its own.
+"""A variant run by `dvc exp run` itself in a clone of its own: for other code, and on other machines.
 
-The replica workers run the code that is loaded, so such a variant cannot share their process tree. What comes of it is
-an experiment on top of that revision.
+The replica workers run the code that is loaded, so a variant whose code is a revision of git cannot share their process
+tree. What comes of it is an experiment on top of that revision. A variant on another machine (`stages.studies.remote`)
+is run in the same way.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stages.errors import TrainingError
@@ -19,6 +20,9 @@ from stages.studies import workspace
 from stages.studies.done import Done
 from stages.studies.plan import Variant
 from stages.studies.processes import last_words
+
+# By which an interpreter would find another workspace's code before that of the folder it works in.
+_HIDDEN = {"PYTHONPATH", "PYTHONSAFEPATH", OWNER}
 
 
 def run_elsewhere(variant: Variant, seeds: Sequence[int], name: str, parent: Path) -> Done:
@@ -36,17 +40,37 @@ def run_elsewhere(variant: Variant, seeds: Sequence[int], name: str, parent: Pat
         workspace.git("checkout", "--quiet", "--detach", base)
     params = variant.with_seeds(seeds)
     workspace.complete(folder, params, scm=True)
-    # The interpreter must not find this workspace's code before that of the folder it works in.
-    hidden = {"PYTHONPATH", OWNER}
-    environment = {key: value for key, value in os.environ.items() if key not in hidden and key[:4] != "DVC_"}
-    with open(log, "wb") as output:
-        command = [sys.executable, "-m", "dvc", "exp", "run", "--quiet", "--name", name]
-        ended = subprocess.run(
-            command, cwd=folder, stdout=output, stderr=subprocess.STDOUT, env=environment, check=False
-        )
-    if ended.returncode:
-        raise TrainingError(f"at {variant.code}: {last_words(log)}")
+    try:
+        dvc(folder, log, "exp", "run", "--quiet", "--name", name)
+    except TrainingError as error:
+        raise TrainingError(f"at {variant.code}: {error}") from None
     ref = workspace.ref_of(name, base)
     workspace.git("fetch", "--quiet", str(folder), f"{ref}:{ref}")
     shutil.rmtree(folder, ignore_errors=True)
     return Done(commit=workspace.commit_of(ref), baseline=base)
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's, so that the code of the folder that a process works in is what it runs, with our tools."""
+    kept = {key: value for key, value in os.environ.items() if key not in _HIDDEN and not key.startswith("DVC_")}
+    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}"} | more
+
+
+def dvc(folder: Path, log: Path, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+    """`dvc …` in a clone, with what it says appended to `log`.
+
+    Raises:
+        TrainingError: it failed; its last line.
+    """
+    with open(log, "ab") as output:
+        ended = subprocess.run(
+            [sys.executable, "-m", "dvc", *arguments],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(env) if env is not None else environment(),
+            check=False,
+        )
+    if ended.returncode:
+        raise TrainingError(last_words(log))

@@ -76,7 +76,7 @@ def run_variants(
     for variant in variants:
         name = experiment_name(plan.study.name, variant, suffix)
         if (found := done.find(variant, seeds)) is not None:
-            _name_again(found, name)
+            workspace.name_again(found.commit, found.baseline, name)
             account.known.append(variant.name)
         else:
             waiting.append(variant)
@@ -123,7 +123,7 @@ def _run_elsewhere(job: Job, say: Say, account: Account) -> None:
     say(f"{job.variant.name}: `dvc exp run` at {job.variant.code}")
     for attempt in range(_ATTEMPTS):
         try:
-            made = run_elsewhere(job.variant, job.seeds, _free_name(job.name, job.variant.commit), job.folder)
+            made = run_elsewhere(job.variant, job.seeds, workspace.free_name(job.name, job.variant.commit), job.folder)
         except LabError as error:
             job.problems = {"dvc exp run": str(error)}
             if attempt + 1 < _ATTEMPTS:
@@ -223,7 +223,7 @@ def _finish(jobs: Sequence[Job], base: str, workers: int, say: Say, account: Acc
                     job.problems = {"after training": processes.last_words(job.log)}
                     account.fail(job, say)
                     continue
-                commit = workspace.make_experiment(job.folder, _free_name(job.name, base), base)
+                commit = workspace.make_experiment(job.folder, workspace.free_name(job.name, base), base)
                 done.record(job.variant, job.seeds, done.Done(commit=commit, baseline=base))
                 account.ran.append(job.variant.name)
                 for folder in [*job.folders.values(), *([job.group.folder] if job.group is not None else [])]:
@@ -273,21 +273,6 @@ def _data_of(params: Params) -> str:
     """What the prepared text depends on, and how is computed: variants that share it share the process tree."""
     keys = PrepareParams.model_fields.keys() | VocabParams.model_fields.keys() | {"numerics"}
     return files.sha256_json(params.model_dump(include=set(keys)))
-
-
-def _name_again(found: done.Done, name: str) -> None:
-    """Give an experiment, made for another study or removed from DVC's list, the name that it has in this one."""
-    if workspace.name_of(found.commit, found.baseline, name) is None:
-        workspace.git("update-ref", workspace.ref_of(_free_name(name, found.baseline), found.baseline), found.commit)
-
-
-def _free_name(name: str, base: str) -> str:
-    """The name, with a number where an earlier state of the code has taken it."""
-    number, free = 1, name
-    while workspace.commit_of(workspace.ref_of(free, base)):
-        number += 1
-        free = f"{name}.{number}"
-    return free
 
 
 @contextmanager

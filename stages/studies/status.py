@@ -37,7 +37,10 @@ def _of(
         if made is not None:
             listed = workspace.name_of(made.commit, made.baseline, name)
             called = f"experiment {listed}" if listed else "its experiment was removed, `noam study run` lists it again"
-            state = f"done: {called} ({made.commit[:7]}), {len(seeds)} seeds"
+            strange = f"; {made.note}" if made.note else ""
+            state = f"done: {called} ({made.commit[:7]}), {len(seeds)} seeds{strange}"
+        elif sent := done.sent(variant, seeds):
+            state = f"under way: {sent}"
         elif name in under_way:
             replicas = under_way[name].replicas()
             state = f"under way: {sum(one.ended() for one in replicas)} of {len(seeds)} seeds are over"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -39,19 +41,49 @@ class Answer:
     variants: list[Variant]
 
 
-def run(plan: Plan, *, workers: int, say: Say) -> Account:
-    """Run what has not been run: with tuning first the trials, then what they chose with the reported seeds."""
-    from stages.studies.runner import run_variants  # loads torch
+def run(plan: Plan, *, say: Say, workers: int = 0, on: str = "local", slurm: Sequence[str] = ()) -> Account:
+    """Run what has not been run: with tuning first the trials, then what they chose with the reported seeds.
 
+    Args:
+        plan: the study.
+        say: is told what happens, a line each.
+        workers: processes at once, here; 0 for one a core.
+        on: where: `local`, `slurm`, or the address of a scheduler of Dask.
+        slurm: options of its jobs, `KEY=VALUE` each.
+
+    Raises:
+        StudyError: there is no such place.
+    """
+    run_variants = _runner(on, slurm, workers, say)
     study = plan.study
     if study.tuning is None:
-        return run_variants(plan, plan.variants, study.seeds, workers=workers, say=say)
+        return run_variants(plan, plan.variants, study.seeds, say=say)
     say(f"tuning {', '.join(study.tuning.over)} on seeds {_range(study.tuning.seeds)}")
-    account = run_variants(plan, plan.variants, study.tuning.seeds, workers=workers, suffix=TUNING, say=say)
+    account = run_variants(plan, plan.variants, study.tuning.seeds, suffix=TUNING, say=say)
     chosen = choose(plan, _tables(plan, plan.variants, study.tuning.seeds).runs)
     say(f"chosen: {'; '.join(variant.name for variant in chosen)}")
-    account.add(run_variants(plan, chosen, study.seeds, workers=workers, say=say))
+    account.add(run_variants(plan, chosen, study.seeds, say=say))
     return account
+
+
+def _runner(on: str, slurm: Sequence[str], workers: int, say: Say) -> Callable[..., Account]:
+    """What runs variants at a place."""
+    if on == "local":
+        from stages.studies.runner import run_variants  # loads torch
+
+        return partial(run_variants, workers=workers)
+    from stages.studies.distribute import run_variants_on
+
+    if on == "slurm":
+        from stages.studies.engines import slurm as jobs
+
+        options = jobs.options_of(list(slurm))
+        return partial(run_variants_on, lambda: jobs.Slurm(paths.run_state() / "slurm", options))
+    if re.fullmatch(r"(dask|tls)://[^/]+:\d+", on):
+        from stages.studies.engines.dask import Dask
+
+        return partial(run_variants_on, lambda: Dask(on, say))
+    raise StudyError("command line", f"--on {on}: expected local, slurm, dask://HOST:PORT or tls://HOST:PORT")
 
 
 def answer(plan: Plan, command: str) -> Answer:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import re
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -34,7 +35,9 @@ def alone() -> Iterator[None]:
     Raises:
         RepositoryError: one does.
     """
-    path = paths.run_state() / "studies" / "lock"
+    # Of this workspace on this machine: the run state may be shared with others, of which one may have died.
+    place = files.sha256_json([platform.node(), str(paths.main_root())])[:16]
+    path = paths.run_state() / "studies" / f"lock-{place}"
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="utf-8") as lock:
         try:
@@ -124,15 +127,25 @@ def write_params(path: Path, params: Params, *, others: bool = True) -> None:
     """
     from dvc.utils.serialize import modify_yaml  # type: ignore[import-untyped]
 
-    before = read_params_file(path)
+    changed = changed_params(read_params_file(path), params, others=others, file=path.name)
+    with modify_yaml(str(path)) as content:
+        content.update(changed)
+
+
+def changed_params(
+    before: Mapping[str, Any], params: Params, *, others: bool = True, file: str = paths.PARAMS.name
+) -> dict[str, Any]:
+    """The values that a params.yaml has to get.
+
+    Raises:
+        StudyError: as `write_params`.
+    """
     values = params.model_dump()
     for key in [] if others else values.keys() - before.keys():
         default = Params.model_fields[key].default
         if values.pop(key) != default:
-            raise StudyError(path.name, f"{key}: the code of that revision has no such parameter")
-    changed = {key: value for key, value in values.items() if key not in before or before[key] != value}
-    with modify_yaml(str(path)) as content:
-        content.update(changed)
+            raise StudyError(file, f"{key}: the code of that revision has no such parameter")
+    return {key: value for key, value in values.items() if key not in before or before[key] != value}
 
 
 def share_data(source: Path, target: Path) -> None:
@@ -187,6 +200,21 @@ def name_of(commit: str, base: str, name: str) -> str | None:
     return ours[0] if ours else None
 
 
+def free_name(name: str, base: str, taken: Container[str] = ()) -> str:
+    """The name of an experiment, with a number where an earlier state of the code has taken it here, or a ref there."""
+    number, free = 1, name
+    while (ref := ref_of(free, base)) in taken or commit_of(ref):
+        number += 1
+        free = f"{name}.{number}"
+    return free
+
+
+def name_again(commit: str, base: str, name: str) -> None:
+    """Give an experiment, made for another study or removed from DVC's list, the name that it has in this one."""
+    if name_of(commit, base, name) is None:
+        git("update-ref", ref_of(free_name(name, base), base), commit)
+
+
 def git(*arguments: str, **environment: str) -> str:
     """What git answers.
 
@@ -200,7 +228,7 @@ def git(*arguments: str, **environment: str) -> str:
             capture_output=True,
             text=True,
             check=True,
-            timeout=120,
+            timeout=600,
         )
     except subprocess.CalledProcessError as error:
         raise RepositoryError(

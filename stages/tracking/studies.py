@@ -100,6 +100,17 @@ class _Found:
         return [self.head, *self.replicas]
 
 
+def missing_members(store: Store, folder: Path) -> list[str]:
+    """The variants of a report that have no run in the store.
+
+    Raises:
+        ArtifactError: as in `send_study`.
+    """
+    members = _read(folder / MEMBERS, TypeAdapter(list[_Member]))
+    known = {run.data.tags.get(TAG_FINGERPRINT) for run in store.runs() if run.info.lifecycle_stage != "deleted"}
+    return [member.variant for member in members if member.fingerprint and member.fingerprint not in known]
+
+
 def send_study(store: Store, folder: Path, progress: Progress = silent) -> str:
     """Bring the report of a study into MLflow, and mark the runs that it is about.
 

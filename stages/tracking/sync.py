@@ -37,7 +37,7 @@ from stages.tracking.store import (
     silent,
     tracking_errors,
 )
-from stages.tracking.studies import send_study
+from stages.tracking.studies import missing_members, send_study
 from stages.tracking.view import refresh_view
 
 if TYPE_CHECKING:
@@ -240,6 +240,8 @@ def _sync_study(store: Store, folder: Path) -> str:
     """Bring in the runs that have been made, then the study that compares them. Returns what to tell the user."""
     account = Account(notes=list(store.notes))
     sync_executions(store, account, progress=_say)
+    if missing_members(store, folder):  # made on other machines
+        sync_results(store, account, _say)
     told = send_study(store, folder, _say)
     refresh_view(store)
     failed = f"{len(account.failed)} run(s) could not be brought, `noam sync` says why" if account.failed else ""

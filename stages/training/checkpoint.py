@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import zlib
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ import safetensors.torch
 from filelock import Timeout
 from torch import Tensor
 
-from stages import files
+from stages import files, paths
 from stages.errors import CheckpointError
 from stages.training.kept import ABOUT, SNAPSHOTS, STATE, about, checkpoints, key_of, lock_of
 from stages.training.records import Update
@@ -37,6 +38,7 @@ from stages.training.records import Update
 _UPDATES = "updates.f64"
 _FORMAT = "noam-lab checkpoint 1"
 _COLUMNS = 5
+PATIENCE = 100.0  # seconds; a server of NFS frees the locks of a machine that is gone after 90
 _REMEDY = "`noam doctor --clean` removes it, `-S resume=false` trains without it"
 
 
@@ -56,7 +58,8 @@ class Checkpoint:
     Args:
         inputs: what the run's result depends on, by name; equal inputs have equal checkpoints.
 
-    A second process with the same inputs gets a folder of its own, which no later one finds.
+    A second process with the same inputs gets a folder of its own, which no later one finds. Where other machines share
+    the folder it waits first: one that died a moment ago, perhaps with its machine, may not have let go yet.
 
     Raises:
         CheckpointError: there can be no such folder.
@@ -69,9 +72,9 @@ class Checkpoint:
         with _naming(root):
             root.mkdir(parents=True, exist_ok=True)
             try:
-                self._lock.acquire(timeout=0)
+                self._lock.acquire(timeout=PATIENCE if paths.shares_run_state() else 0)
             except Timeout:
-                self.folder = root / f"{self.folder.name}-{os.getpid()}"
+                self.folder = root / f"{self.folder.name}-{os.getpid()}-{platform.node()}"
                 shutil.rmtree(self.folder, ignore_errors=True)
         self._inputs = dict(inputs)
         self._written = 0

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from stages import files, paths
 
+_QUIET_SECONDS = 86400.0  # after which a process of another machine is taken for dead
 STATE, ABOUT, SNAPSHOTS = "state.safetensors", "about.json", "snapshots"
 
 
@@ -81,8 +84,10 @@ def lock_of(folder: Path) -> FileLock:
 
 def is_in_use(folder: Path) -> bool:
     """Some process trains it just now."""
-    _, _, pid = folder.name.partition("-")
+    _, pid, node = [*folder.name.split("-", 2), "", ""][:3]
     if pid.isdecimal():  # the folder of a second process with the same inputs
+        if node not in ("", platform.node()):
+            return time.time() - max(path.stat().st_mtime for path in [folder, *folder.iterdir()]) < _QUIET_SECONDS
         return bool(psutil.pid_exists(int(pid)))
     try:
         with lock_of(folder).acquire(timeout=0):
