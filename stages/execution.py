@@ -39,6 +39,7 @@ from filelock import FileLock
 from pydantic import BaseModel, ConfigDict
 
 from stages import files, paths
+from stages.repository import git_state
 
 _SHELLS = {"sh", "bash", "dash", "zsh", "fish", "ksh"}
 _FLUSH_SECONDS = 0.5
@@ -355,32 +356,9 @@ def milliseconds() -> int:
     return time.time_ns() // 1_000_000
 
 
-def git_state() -> tuple[str, str]:
-    """The commit that this execution started from, and whether tracked files differ from it.
-
-    `("unknown", "unknown")` without git, outside a repository or before the first commit.
-    """
-    outputs = ("dvc.lock", "reports", "data")
-    excluded = [f":(exclude){name}" for name in outputs]
-    commit = _git("rev-parse", "--verify", "HEAD")
-    if commit is None:
-        return "unknown", "unknown"
-    changes = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *excluded)
-    dirty = "unknown" if changes is None else "yes" if changes else "no"
-    return os.environ.get("DVC_EXP_BASELINE_REV", commit), dirty
-
-
 def host_kind() -> str:
     """The kind of machine, without its name: 'Linux x86_64, 2 cores'."""
     return f"{platform.system()} {platform.machine()}, {psutil.cpu_count() or 1} cores"
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def pointer_of(folder: Path) -> Path:

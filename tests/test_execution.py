@@ -13,9 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stages.execution import Execution, Journal, Process, git_state, start_follower
+from stages.execution import Execution, Journal, Process, start_follower
 from stages.params import Params
 from stages.paths import in_temporary_experiment, main_root
+from stages.repository import git_state
 from tests.conftest import Lab
 
 PARAMS = Params().model_dump()

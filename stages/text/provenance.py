@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+
+from stages.repository import answer
 
 
 def advice(corpus: Path, files: Iterable[Path]) -> str | None:
@@ -41,11 +42,5 @@ def _absolute(path: Path) -> Path:
 
 def _kept_by_git(path: Path) -> set[Path] | None:
     """The files in git at a path, or below it; None where git cannot say."""
-    command = ["git", "--literal-pathspecs", "ls-files", "-z", "--", path.as_posix()]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if done.returncode != 0:
-        return None
-    return {Path.cwd() / os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
+    names = answer("--literal-pathspecs", "ls-files", "-z", "--", path.as_posix())
+    return None if names is None else {Path.cwd() / name for name in names.split("\0") if name}

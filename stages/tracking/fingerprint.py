@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import yaml
 
 from stages import files, paths
+from stages.repository import answer
 
 _STAGES = ("prepare", "vocab", "train", "evaluate", "plots")
 
@@ -38,9 +38,8 @@ def fingerprint_of_folder(folder: Path = Path()) -> str | None:
 
 def fingerprint_of_revision(root: Path, revision: str) -> str | None:
     """The fingerprint of the results that a commit of git (an experiment of DVC is one) refers to."""
-    command = ["git", "show", f"{revision}:./{paths.LOCK.as_posix()}"]
-    done = subprocess.run(command, cwd=root, capture_output=True, check=False, timeout=60)
-    return fingerprint(done.stdout.decode("utf-8", "replace")) if done.returncode == 0 else None
+    lock = answer("show", f"{revision}:./{paths.LOCK.as_posix()}", folder=root)
+    return fingerprint(lock) if lock is not None else None
 
 
 def is_intact(folder: Path) -> bool:

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from stages import paths
 from stages.errors import TrackingError
 from stages.execution import Execution
+from stages.repository import answer
 from stages.tracking import outbox
 from stages.tracking.fingerprint import fingerprint_of_folder, fingerprint_of_revision, is_intact, outputs
 
@@ -81,11 +82,12 @@ def has_results(folder: Path) -> bool:
 def revisions() -> list[Revision]:
     """HEAD and DVC's experiments; none outside git."""
     root = paths.main_root()
-    head = _git(root, "rev-parse", "--verify", "HEAD")
-    if not head:
+    head = answer("rev-parse", "--verify", "HEAD", folder=root)
+    if head is None:
         return []
-    found = [Revision(head[0], "", head[0])]
-    for line in _git(root, "for-each-ref", "--format=%(objectname) %(refname)", "refs/exps"):
+    found = [Revision(head, "", head)]
+    listed = answer("for-each-ref", "--format=%(objectname) %(refname)", "refs/exps", folder=root) or ""
+    for line in listed.splitlines():
         commit, _, name = line.partition(" ")
         parts = name.split("/")  # refs/exps/<2 digits>/<38 digits of the baseline>/<name>
         if len(parts) == 5 and len(parts[2]) == 2 and len(parts[3]) == 38:
@@ -190,11 +192,3 @@ def _cached(root: Path, md5: str) -> Path:
 def _fingerprint(root: Path, commit: str) -> str | None:
     """`fingerprint_of_revision` of a commit, which never changes, read once."""
     return fingerprint_of_revision(root, commit)
-
-
-def _git(root: Path, *arguments: str) -> list[str]:
-    try:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.splitlines() if done.returncode == 0 else []

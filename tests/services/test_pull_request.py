@@ -100,7 +100,9 @@ def test_what_is_nowhere_is_named_and_the_rest_is_said(clone: Project, changed: 
 
 
 def test_a_remote_that_cannot_be_read_is_named_and_nothing_changed(clone: Project) -> None:
-    clone.run("dvc", "remote", "modify", "--local", "store", "url", "gs://nowhere/results")  # which needs a package of its own
+    clone.run(
+        "dvc", "remote", "modify", "--local", "store", "url", "gs://nowhere/results"
+    )  # which needs a package of its own
     text = report(clone, head="HEAD~1")
     assert "The remote cannot be read: gs " in text.partition("### Metrics")[0]
     assert "No metric changed." in text

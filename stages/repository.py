@@ -1,0 +1,57 @@
+"""Git, asked in one place: what it answers, or what it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from stages.errors import RepositoryError
+
+_SECONDS = 600
+
+
+def git(*arguments: str, folder: Path | None = None, **environment: str) -> str:
+    """What git answers, in `folder` or in the current one, with these variables in its environment.
+
+    Raises:
+        RepositoryError: it refuses, or does not answer in ten minutes.
+    """
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=folder,
+            env={**os.environ, **environment},
+            capture_output=True,
+            check=True,
+            timeout=_SECONDS,
+        )
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise RepositoryError(f"git {arguments[0]}: {said[-1] if said else error.returncode}") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RepositoryError(f"git {arguments[0]}: {error}") from None
+    return done.stdout.decode("utf-8", "surrogateescape").strip("\n")
+
+
+def answer(*arguments: str, folder: Path | None = None) -> str | None:
+    """What git answers; None where it refuses, such as outside a repository, or is not installed."""
+    try:
+        return git(*arguments, folder=folder)
+    except RepositoryError:
+        return None
+
+
+def git_state() -> tuple[str, str]:
+    """The commit that this execution started from, and whether tracked files differ from it.
+
+    `("unknown", "unknown")` without git, outside a repository or before the first commit.
+    """
+    outputs = ("dvc.lock", "reports", "data")
+    excluded = [f":(exclude){name}" for name in outputs]
+    commit = answer("rev-parse", "--verify", "HEAD")
+    if commit is None:
+        return "unknown", "unknown"
+    changes = answer("status", "--porcelain", "--untracked-files=no", "--", ".", *excluded)
+    dirty = "unknown" if changes is None else "yes" if changes else "no"
+    return os.environ.get("DVC_EXP_BASELINE_REV", commit), dirty
