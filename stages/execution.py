@@ -49,16 +49,12 @@ ENDS = ("failed", "killed", "finished")
 
 
 class Process(BaseModel):
-    """A process that can be told from a later one with the same number.
-
-    Attributes:
-        node: name of its machine, which may be another one where the run state is shared; '' for this one.
-    """
+    """A process that can be told from a later one with the same number."""
 
     model_config = ConfigDict(frozen=True)
     pid: int
     created: float
-    node: str = ""
+    node: str = ""  # its machine, which may be another one where the run state is shared; "" for this one
 
     @classmethod
     def of(cls, process: psutil.Process) -> Process:
@@ -70,12 +66,11 @@ class Process(BaseModel):
         return self.node not in ("", platform.node())
 
     def alive(self) -> bool:
-        """It is a process of this machine that has not ended."""
-        if self.elsewhere:
-            return False
+        """It is a process of this machine, and has not ended."""
         try:
             process = psutil.Process(self.pid)
-            return process.create_time() == self.created and process.status() != psutil.STATUS_ZOMBIE
+            here = not self.elsewhere and process.create_time() == self.created
+            return here and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
 
@@ -255,19 +250,11 @@ class Execution:
         return self.end() is not None
 
     def alive(self) -> bool:
-        """Something still works on it: the training process, or the `dvc` that will run the later stages.
-
-        Of one on another machine that is taken for granted for a while after the last entry of its journal.
-        """
+        """Something still works on it: the training process, or the `dvc` that will run the later stages."""
         record = self.record
-        if record.trainer.elsewhere:
-            return self._quiet_seconds() < _ELSEWHERE_SECONDS
+        if record.trainer.elsewhere:  # believed for a while after something was last written of it
+            return time.time() - max(path.stat().st_mtime for path in self.folder.iterdir()) < _ELSEWHERE_SECONDS
         return record.trainer.alive() or record.owner.alive()
-
-    def _quiet_seconds(self) -> float:
-        """Since something was last written of it."""
-        written = [path.stat().st_mtime for path in self.folder.iterdir()]
-        return time.time() - max(written, default=0.0)
 
     def ours(self) -> bool:
         """This process trained it, or the same `dvc` started both."""

@@ -87,6 +87,7 @@ def _bare_environment(patch: pytest.MonkeyPatch) -> None:
     """No trace of a `dvc` above, and no follower."""
     for name in [name for name in os.environ if name.startswith("DVC_")]:
         patch.delenv(name)
+    patch.delenv("NOAM_RUNSTATE", raising=False)
     patch.setenv("NOAM_LIVE", "off")
 
 

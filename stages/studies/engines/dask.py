@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import platform
 import queue
+import socket
 import time
 import uuid
 from typing import Any
@@ -47,14 +48,16 @@ class Dask:
         security = distributed.Security(require_encryption=True) if encrypted else None
         if security is not None and not security.tls_ca_file:
             raise StudyError(address, f"expected certificates in Dask's configuration: {_CERTIFICATES}")
+        host, _, port = address.partition("://")[2].rpartition(":")
         try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()  # Dask would try for long
             self._client = distributed.Client(
                 address if encrypted else f"tcp://{address.partition('://')[2]}",
                 security=security,
                 timeout=_CONNECT_SECONDS,
                 set_as_default=False,
             )
-        except (OSError, TimeoutError, ValueError, TypeError) as error:
+        except (OSError, TimeoutError, ValueError, TypeError, OverflowError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise StudyError(address, f"no scheduler of Dask answers there ({reason})") from None
         self._topic = f"noam-{uuid.uuid4().hex}"
