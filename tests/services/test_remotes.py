@@ -44,11 +44,24 @@ class Pushed:
     reports: dict[str, bytes]
 
 
+@pytest.fixture(autouse=True)
+def without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No credentials but those of the tests."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+
+
 @pytest.fixture(scope="module")
-def pushed(tmp_path_factory: pytest.TempPathFactory) -> Pushed:
-    """A commit and an experiment on top of it, trained once for all remotes."""
+def pushed(tmp_path_factory: pytest.TempPathFactory, s3: str) -> Pushed:
+    """A commit and an experiment on top of it, trained once for all remotes.
+
+    The remotes are in the commit already: for an experiment DVC asks the configuration of its own commit.
+    """
     folder = tmp_path_factory.mktemp("remotes")
     project = copy_project(folder / "person a", **SMALL)
+    project.run("dvc", "remote", "add", "folder", str(folder / "dvc remote"))
+    project.run("dvc", "remote", "add", "-d", "s3", "s3://team/noam")
+    project.run("dvc", "remote", "modify", "s3", "endpointurl", s3)
     project.run("dvc", "repro")
     project.commit("first run")
     reports = {"": (project.root / "reports/index.html").read_bytes()}
@@ -57,6 +70,7 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> Pushed:
     project.run("git", "checkout", "-q", "--", ".")
     project.run("git", "init", "-q", "--bare", "-b", "main", str(folder / "origin.git"))
     project.run("git", "remote", "add", "origin", str(folder / "origin.git"))
+    project.run("git", "push", "-q", "origin", "main")
     return Pushed(project, folder / "origin.git", reports)
 
 
@@ -82,21 +96,11 @@ def s3() -> Iterator[str]:
 
 @pytest.fixture(params=["folder", "s3"])
 def remote(request: pytest.FixtureRequest, pushed: Pushed) -> str:
-    """The kind of remote that everything was pushed to just now."""
-    project, kind = pushed.project, str(request.param)
-    if kind == "folder":
-        url = str(pushed.origin.with_name("dvc remote"))
-        project.run("dvc", "remote", "add", "-f", "-d", "team", url)
-    else:
-        project.run("dvc", "remote", "add", "-f", "-d", "team", "s3://team/noam")
-        project.run("dvc", "remote", "modify", "team", "endpointurl", request.getfixturevalue("s3"))
-    project.run("git", "add", ".dvc/config")
-    project.run("git", "commit", "-qm", f"remote: {kind}")
-    project.run("dvc", "push", **KEYS)
-    # The experiment stays on its commit, which is pushed too.
-    project.run("dvc", "exp", "push", "-f", "origin", "short-ramp", **KEYS)
-    project.run("git", "push", "-q", "origin", "main")
-    return kind
+    """The remote that everything was pushed to just now."""
+    name = str(request.param)
+    pushed.project.run("dvc", "push", "-r", name, **KEYS)
+    pushed.project.run("dvc", "exp", "push", "-f", "-r", name, "origin", "short-ramp", **KEYS)
+    return name
 
 
 def clone(pushed: Pushed, target: Path) -> Project:
@@ -107,8 +111,8 @@ def clone(pushed: Pushed, target: Path) -> Project:
 
 def test_a_clone_has_everything_without_training(pushed: Pushed, remote: str, tmp_path: Path) -> None:
     there = clone(pushed, tmp_path / "person b")
-    there.run("dvc", "pull", **KEYS)
-    there.run("dvc", "exp", "pull", "origin", "short-ramp", **KEYS)
+    there.run("dvc", "pull", "-r", remote, **KEYS)
+    there.run("dvc", "exp", "pull", "-r", remote, "origin", "short-ramp", **KEYS)
     assert (there.root / "reports/index.html").read_bytes() == pushed.reports[""]
     status = there.run("dvc", "status").stdout.splitlines()
     assert [line for line in status if not line.startswith("\t")] == ["track:"], (
@@ -156,10 +160,8 @@ def same(
     assert str(model.status) == "READY"
 
 
-def test_a_remote_without_credentials_or_away_is_named(pushed: Pushed, s3: str, tmp_path: Path) -> None:
+def test_a_remote_without_credentials_or_away_is_named(pushed: Pushed, tmp_path: Path) -> None:
     there = clone(pushed, tmp_path / "person c")
-    there.run("dvc", "remote", "add", "-q", "--local", "-f", "-d", "team", "s3://team/noam")
-    there.run("dvc", "remote", "modify", "-q", "--local", "team", "endpointurl", s3)
     away = f"http://{HOST}:{free_port(5900)}"
     for reason, keys in (("Unable to locate credentials", NO_KEYS), ("Could not connect to the endpoint URL", KEYS)):
         pulled = there.run("dvc", "pull", check=False, **keys)
@@ -168,6 +170,6 @@ def test_a_remote_without_credentials_or_away_is_named(pushed: Pushed, s3: str, 
         said = there.run("noam", "sync", **keys).stdout
         assert "its files are neither in the workspace nor in DVC's cache" in said
         assert f"(DVC's remote: {reason}" in said
-        there.run("dvc", "remote", "modify", "-q", "--local", "team", "endpointurl", away)
+        there.run("dvc", "remote", "modify", "-q", "--local", "s3", "endpointurl", away)
     assert "Traceback" not in said
     assert there.runs() == []
