@@ -79,7 +79,7 @@ class Copying:
         self.progress("models")
         self._tags(follows)
         self._end(follows)
-        if self.sent or not self.differing:
+        if not self.differing:  # else the next copying names it again
             self._mark()
         self.progress("run")
 

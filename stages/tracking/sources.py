@@ -169,7 +169,8 @@ def _fetch_with_dvc(revision: Revision, target: Path) -> None:
 
 def _of_remote(error: BaseException) -> str:
     """Why DVC's remote did not give the files, if it is not that it has none of them."""
-    cause = error.__cause__ or error.__context__
+    own = type(error).__module__.startswith("dvc")  # which wraps what happened
+    cause = (error.__cause__ or error.__context__) if own else error
     if cause is None or isinstance(cause, FileNotFoundError):
         return ""
     said = str(cause).strip().splitlines() or [type(cause).__name__]

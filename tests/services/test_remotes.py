@@ -21,6 +21,7 @@ from tests.pipeline.project import Project, copy_project
 from tests.tracking.lab import is_open, wait_until
 
 SMALL = {"epochs": 8, "eval_every": 4, "d_model": 16, "n_heads": 2, "hidden": 16, "snapshots": 0}
+ASKED = ("noam", "predict", "el perro", "--json")
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
 NO_KEYS = {
     "AWS_EC2_METADATA_DISABLED": "true",
@@ -37,27 +38,44 @@ class Pushed:
         project: the workspace.
         origin: the repository of git that it was pushed to.
         reports: bytes of the report page, of the commit and of the experiment.
+        predicted: what the model of the commit answers.
     """
 
     project: Project
     origin: Path
     reports: dict[str, bytes]
+    predicted: str
+
+
+@pytest.fixture(autouse=True)
+def without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No credentials but those of the tests."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="module")
-def pushed(tmp_path_factory: pytest.TempPathFactory) -> Pushed:
-    """A commit and an experiment on top of it, trained once for all remotes."""
+def pushed(tmp_path_factory: pytest.TempPathFactory, s3: str) -> Pushed:
+    """A commit and an experiment on top of it, trained once for all remotes.
+
+    The remotes are in the commit already: for an experiment DVC asks the configuration of its own commit.
+    """
     folder = tmp_path_factory.mktemp("remotes")
     project = copy_project(folder / "person a", **SMALL)
+    project.run("dvc", "remote", "add", "folder", str(folder / "dvc remote"))
+    project.run("dvc", "remote", "add", "-d", "s3", "s3://team/noam")
+    project.run("dvc", "remote", "modify", "s3", "endpointurl", s3)
     project.run("dvc", "repro")
     project.commit("first run")
     reports = {"": (project.root / "reports/index.html").read_bytes()}
+    predicted = project.run(*ASKED).stdout
     project.run("dvc", "exp", "run", "-n", "short-ramp", "-S", "warmup=40")
     reports["short-ramp"] = (project.root / "reports/index.html").read_bytes()
     project.run("git", "checkout", "-q", "--", ".")
     project.run("git", "init", "-q", "--bare", "-b", "main", str(folder / "origin.git"))
     project.run("git", "remote", "add", "origin", str(folder / "origin.git"))
-    return Pushed(project, folder / "origin.git", reports)
+    project.run("git", "push", "-q", "origin", "main")
+    return Pushed(project, folder / "origin.git", reports, predicted)
 
 
 @pytest.fixture(scope="module")
@@ -82,21 +100,11 @@ def s3() -> Iterator[str]:
 
 @pytest.fixture(params=["folder", "s3"])
 def remote(request: pytest.FixtureRequest, pushed: Pushed) -> str:
-    """The kind of remote that everything was pushed to just now."""
-    project, kind = pushed.project, str(request.param)
-    if kind == "folder":
-        url = str(pushed.origin.with_name("dvc remote"))
-        project.run("dvc", "remote", "add", "-f", "-d", "team", url)
-    else:
-        project.run("dvc", "remote", "add", "-f", "-d", "team", "s3://team/noam")
-        project.run("dvc", "remote", "modify", "team", "endpointurl", request.getfixturevalue("s3"))
-    project.run("git", "add", ".dvc/config")
-    project.run("git", "commit", "-qm", f"remote: {kind}")
-    project.run("dvc", "push", **KEYS)
-    # The experiment stays on its commit, which is pushed too.
-    project.run("dvc", "exp", "push", "-f", "origin", "short-ramp", **KEYS)
-    project.run("git", "push", "-q", "origin", "main")
-    return kind
+    """The remote that everything was pushed to just now."""
+    name = str(request.param)
+    pushed.project.run("dvc", "push", "-r", name, **KEYS)
+    pushed.project.run("dvc", "exp", "push", "-f", "-r", name, "origin", "short-ramp", **KEYS)
+    return name
 
 
 def clone(pushed: Pushed, target: Path) -> Project:
@@ -107,13 +115,12 @@ def clone(pushed: Pushed, target: Path) -> Project:
 
 def test_a_clone_has_everything_without_training(pushed: Pushed, remote: str, tmp_path: Path) -> None:
     there = clone(pushed, tmp_path / "person b")
-    there.run("dvc", "pull", **KEYS)
-    there.run("dvc", "exp", "pull", "origin", "short-ramp", **KEYS)
+    there.run("dvc", "pull", "-r", remote, **KEYS)
+    there.run("dvc", "exp", "pull", "-r", remote, "origin", "short-ramp", **KEYS)
     assert (there.root / "reports/index.html").read_bytes() == pushed.reports[""]
     status = there.run("dvc", "status").stdout.splitlines()
-    assert [line for line in status if not line.startswith("\t")] == ["track:"], (
-        status
-    )  # MLflow's part is each one's own
+    changed = [line for line in status if not line.startswith("\t")]
+    assert changed == ["track:"]  # whether MLflow has the results is each machine's own business
     started = time.monotonic()
     said = there.run("noam", "sync").stdout
     assert time.monotonic() - started < 100
@@ -128,8 +135,7 @@ def test_a_clone_has_everything_without_training(pushed: Pushed, remote: str, tm
         same(there.client(), run, pushed.project.client(), theirs[name])
         report = there.client().download_artifacts(run.info.run_id, "report/index.html", str(tmp_path))
         assert Path(report).read_bytes() == pushed.reports[name]
-    asked = ("noam", "predict", "el perro", "--json")
-    assert there.run(*asked).stdout == pushed.project.run(*asked).stdout
+    assert there.run(*ASKED).stdout == pushed.predicted
     assert there.run("noam", "sync").stdout == "runs: 0 brought, 2 already there\n"
 
 
@@ -156,10 +162,8 @@ def same(
     assert str(model.status) == "READY"
 
 
-def test_a_remote_without_credentials_or_away_is_named(pushed: Pushed, s3: str, tmp_path: Path) -> None:
+def test_a_remote_without_credentials_or_away_is_named(pushed: Pushed, tmp_path: Path) -> None:
     there = clone(pushed, tmp_path / "person c")
-    there.run("dvc", "remote", "add", "-q", "--local", "-f", "-d", "team", "s3://team/noam")
-    there.run("dvc", "remote", "modify", "-q", "--local", "team", "endpointurl", s3)
     away = f"http://{HOST}:{free_port(5900)}"
     for reason, keys in (("Unable to locate credentials", NO_KEYS), ("Could not connect to the endpoint URL", KEYS)):
         pulled = there.run("dvc", "pull", check=False, **keys)
@@ -168,6 +172,6 @@ def test_a_remote_without_credentials_or_away_is_named(pushed: Pushed, s3: str, 
         said = there.run("noam", "sync", **keys).stdout
         assert "its files are neither in the workspace nor in DVC's cache" in said
         assert f"(DVC's remote: {reason}" in said
-        there.run("dvc", "remote", "modify", "-q", "--local", "team", "endpointurl", away)
+        there.run("dvc", "remote", "modify", "-q", "--local", "s3", "endpointurl", away)
     assert "Traceback" not in said
     assert there.runs() == []

@@ -273,6 +273,10 @@ def test_what_differs_is_never_overwritten(plain: Store, other: Store, capsys: p
     assert [name for name, _ in listed(place)] == ["a folder/a note.txt", "larger.txt"]
     assert Path(place.download_artifacts("larger.txt")).read_text(encoding="utf-8") == "out there"
     assert set(there.data.metrics) == {"x"}
+    assert copy_all(to=other.uri) == 1
+    again = capsys.readouterr().out.splitlines()
+    assert again[0] == said.splitlines()[1]
+    assert again[-1] == "runs: 0 copied, 1 already there, 1 with differences"
 
 
 def test_runs_under_way_and_deleted_ones_are_left_out(
