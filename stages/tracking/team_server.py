@@ -43,7 +43,6 @@ _WELL_KNOWN = (
     "password",
     "admin",
     "changeme",
-    "change-me",
     "mlflow",
     "secret",
     "default",
@@ -106,7 +105,7 @@ def check_password(password: str, source: str) -> None:
     """
     if len(password) < SHORTEST:
         raise TrackingError(f"{source}: {len(password)} characters; a password has at least {SHORTEST}")
-    rest = password.lower()
+    rest = "".join(filter(str.isalnum, password.lower()))
     for word in _WELL_KNOWN:
         rest = rest.replace(word, "")
     if len(set(rest)) < 5 or rest.isdecimal():  # what is left of password1234 is 1234
