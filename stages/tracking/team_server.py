@@ -150,6 +150,8 @@ def _environment(cluster: Cluster, password: str, allowed: Sequence[str], port: 
         "default_permission": DEFAULT_PERMISSION,
         "database_uri": cluster.uri(_DATABASES[1]),
         "admin_username": ADMINISTRATOR,
+        # Checking a password costs tens of milliseconds a request. There is one worker, which hears of each change.
+        "auth_cache_ttl_seconds": "300",
     }
     ini = cluster.folder / "basic_auth.ini"
     write_private(ini, "[mlflow]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items()))
