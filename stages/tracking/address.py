@@ -124,17 +124,19 @@ def _problem_of_host(address: str, scheme: str) -> str:
     try:
         parts = urlsplit(address)
         host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        return f"cannot be read ({error})"
+    except ValueError:
+        host = ""
     if scheme in SERVERS:
-        if parts.username is not None:
+        if "@" in address:
             return (
                 "holds a user or a password, which would be shown in messages; they belong in MLFLOW_TRACKING_USERNAME "
                 "and MLFLOW_TRACKING_PASSWORD, or in ~/.mlflow/credentials"
             )
-        if parts.query or parts.fragment:
+        if "?" in address or "#" in address:
             return "is the address of a page; give the part before '?' and '#'"
-        return "" if host else "names no host"
+        return "" if host else "names no host, or its port is no number"
+    if not host:
+        return "names no host, or its port is no number"
     if parts.password is not None:
         return "holds a password, which would be shown in messages; it belongs in ~/.pgpass, ~/.my.cnf or the like"
     return "" if parts.path.strip("/") else "names no database"
@@ -142,5 +144,5 @@ def _problem_of_host(address: str, scheme: str) -> str:
 
 def _without_user(address: str) -> str:
     """The address without what stands before `@`, in one line of a sensible length."""
-    shown = re.sub(r"//[^/]*@", "//…@", address)
+    shown = re.sub(r"//.*@", "//…@", address)
     return shown if len(shown) <= 120 else shown[:119] + "…"

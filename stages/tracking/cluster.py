@@ -25,6 +25,7 @@ HOST = "127.0.0.1"
 _SUPERUSER, _USER = "postgres", "mlflow"
 _START_SECONDS = 120.0  # after a crash it replays its log first
 _STOP_SECONDS = 30.0
+_PLACES = "usr/lib/postgresql/*/bin/initdb"  # Debian keeps its programs off PATH
 _INSTALL = (
     "the team's server needs PostgreSQL; install it (Debian, Ubuntu: `apt-get install postgresql`, "
     "Fedora: `dnf install postgresql-server`, macOS: `brew install postgresql`)"
@@ -234,7 +235,7 @@ def _programs(version: str) -> Path:
     """
     on_path = shutil.which("initdb")
     places = [Path(on_path).resolve().parent] if on_path else []
-    places += [path.parent for path in Path("/").glob("usr/lib/postgresql/*/bin/initdb")]  # Debian keeps them off PATH
+    places += [path.parent for path in Path("/").glob(_PLACES)]
     found: dict[int, Path] = {}
     for place in places:
         done = subprocess.run([place / "initdb", "--version"], capture_output=True, text=True, check=False)

@@ -43,7 +43,6 @@ _WELL_KNOWN = (
     "password",
     "admin",
     "changeme",
-    "change-me",
     "mlflow",
     "secret",
     "default",
@@ -106,7 +105,7 @@ def check_password(password: str, source: str) -> None:
     """
     if len(password) < SHORTEST:
         raise TrackingError(f"{source}: {len(password)} characters; a password has at least {SHORTEST}")
-    rest = password.lower()
+    rest = "".join(filter(str.isalnum, password.lower()))
     for word in _WELL_KNOWN:
         rest = rest.replace(word, "")
     if len(set(rest)) < 5 or rest.isdecimal():  # what is left of password1234 is 1234
@@ -151,6 +150,8 @@ def _environment(cluster: Cluster, password: str, allowed: Sequence[str], port: 
         "default_permission": DEFAULT_PERMISSION,
         "database_uri": cluster.uri(_DATABASES[1]),
         "admin_username": ADMINISTRATOR,
+        # Checking a password costs tens of milliseconds a request. There is one worker, which hears of each change.
+        "auth_cache_ttl_seconds": "300",
     }
     ini = cluster.folder / "basic_auth.ini"
     write_private(ini, "[mlflow]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items()))

@@ -56,23 +56,26 @@ class Browser:
         os.close(self._to)
         os.close(self._from)
 
-    def open(self, link: str, *words: str, seconds: float = 90) -> str:
-        """Go to a page; its text once all these words are in it.
+    def open(self, link: str, until: str, seconds: float = 90) -> str:
+        """Go to a page; its text once a condition in JavaScript holds.
 
         Raises:
-            AssertionError: they do not appear in that time.
+            AssertionError: it does not hold in that time.
         """
         self._call("Page.navigate", url=link)
-        until = time.monotonic() + seconds
-        while True:
-            text = str(
-                self._call("Runtime.evaluate", expression="document.body?.innerText ?? ''")["result"].get("value", "")
-            )
-            if all(word in text for word in words):
-                return text
-            if time.monotonic() > until:
-                raise AssertionError(f"{[word for word in words if word not in text]} not on the page: {text}")
+        end = time.monotonic() + seconds
+        while not self._value(f"Boolean({until})"):
+            if time.monotonic() > end:
+                raise AssertionError(f"not so after {seconds} s: {until}; on the page: {self.text()}")
             self._listen(0.5)
+        return self.text()
+
+    def text(self) -> str:
+        """What can be read on the page."""
+        return str(self._value("document.body?.innerText ?? ''"))
+
+    def _value(self, expression: str) -> Any:
+        return self._call("Runtime.evaluate", expression=expression)["result"].get("value")
 
     def picture(self, file: Path) -> None:
         """Write a screenshot as PNG."""
