@@ -86,7 +86,9 @@ def curves(base: str, head: str, folder: Path | None, link: str | None) -> str:
         answer = json.loads(done.stdout)
     except ValueError:
         return f"`dvc plots diff` failed: {_last_line(done)}"
-    named = [one for name, drawn in sorted(answer["data"].items()) if not name.endswith(".json") for one in drawn]
+    named = [
+        one for name, drawn in sorted(answer.get("data", {}).items()) if not name.endswith(".json") for one in drawn
+    ]
     rows = [row for one in named for row in _curve(one, base, head)]
     lost = [_name(error, base) for error in answer.get("errors", [])]
     said = [_table(["curve", "base: end", "base: lowest", "head: end", "head: lowest"], rows)] if rows else []
@@ -98,7 +100,7 @@ def curves(base: str, head: str, folder: Path | None, link: str | None) -> str:
             said.append(f"`dvc plots diff` could not write its page: {_last_line(page)}")
         elif link:
             said.append(f"The curves are drawn in `plots/index.html` of the artifact `report` of [the run]({link}).")
-    return "\n\n".join(said) or "dvc.yaml names no curve."
+    return "\n\n".join(said) or "`dvc plots diff` has no curve to show."
 
 
 def comparison(base: str, head: str) -> str:
