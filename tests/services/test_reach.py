@@ -101,8 +101,7 @@ def test_a_run_connects_to_nothing_elsewhere(watched: tuple[Project, dict[str, s
     project, environment, record = watched
     assert len(project.runs()) == 1  # it went to MLflow's store
     project.run(*BARE, "noam", "sync", **environment)
-    writers = {argv.partition(" ")[0] for event, _, argv in events(record) if event == "socket.bind"}
-    assert any("sync.py" in one for one in writers)  # MLflow was imported under the hook's eyes
+    assert any("sync.py" in argv for _, _, argv in events(record))  # MLflow was at work under the hook's eyes
     assert elsewhere(events(record)) == []
 
 
