@@ -90,10 +90,14 @@ def curves(base: str, head: str, folder: Path | None, link: str | None) -> str:
         one for name, drawn in sorted(answer.get("data", {}).items()) if not name.endswith(".json") for one in drawn
     ]
     rows = [row for one in named for row in _curve(one, base, head)]
-    lost = [_name(error, base) for error in answer.get("errors", [])]
+    errors: list[Mapping[str, str]] = answer.get("errors", [])
+    lost = [_name(error, base) for error in errors if "source" in error]
+    others = [f"{_of(error, base)}: {_plain(error.get('msg', ''))}" for error in errors if "source" not in error]
     said = [_table(["curve", "base: end", "base: lowest", "head: end", "head: lowest"], rows)] if rows else []
     if lost:
         said.append(f"Not in DVC's cache here, nor on a remote: {', '.join(dict.fromkeys(lost))}.")
+    if others:
+        said.append(f"`dvc plots diff` could not read {'; '.join(dict.fromkeys(others))}.")
     if folder is not None and rows:
         page = _dvc("plots", "diff", base, head, "--out", os.fspath(folder))
         if page.returncode:
@@ -123,7 +127,7 @@ def _fetch(base: str, head: str) -> str:
 
     What the remote does not have is no error to DVC: the parts of the report say what they miss.
     """
-    from dvc.repo import Repo
+    from dvc.repo import Repo  # type: ignore[import-untyped]
 
     with Repo(os.fspath(Path.cwd())) as repo:
         if not repo.config["remote"]:
@@ -188,9 +192,13 @@ def _field(one: Mapping[str, Any]) -> str:
     raise KeyError("y")
 
 
-def _name(error: Mapping[str, Any], base: str) -> str:
+def _name(error: Mapping[str, str], base: str) -> str:
     """A result that DVC could not read, and of which of the two commits."""
-    return f"`{error['source']}` of {'base' if error['rev'] == base else 'head'}"
+    return f"`{error['source']}` of {_of(error, base)}"
+
+
+def _of(error: Mapping[str, str], base: str) -> str:
+    return "base" if error.get("rev") == base else "head"
 
 
 def _table(head: Sequence[str], rows: Sequence[Iterable[str]]) -> str:

@@ -105,7 +105,7 @@ def test_a_remote_that_cannot_be_read_is_named_and_nothing_changed(clone: Projec
     assert "The remote cannot be read: gs " in text.partition("### Metrics")[0]
     assert "No metric changed." in text
     assert "No parameter changed." in text
-    assert "`dvc plots diff` has no curve to show." in text
+    assert "`dvc plots diff` could not read base: " in section(text, "Curves")
     assert "`noam compare` says nothing: reports/replicas.json" in text
 
 
