@@ -136,7 +136,7 @@ def _fetch(base: str, head: str) -> str:
             repo.fetch(targets=["train", "evaluate"], revs=[base, head], workspace=False)
         except Exception as error:  # DVC has no common base for what it raises
             return (
-                f"The remote has not all results: {_plain(str(error).splitlines()[0] if str(error) else repr(error))}"
+                f"The remote cannot be read: {_plain(str(error).splitlines()[0] if str(error) else repr(error))}"
             )
     return ""
 
