@@ -135,9 +135,7 @@ def _fetch(base: str, head: str) -> str:
         try:
             repo.fetch(targets=["train", "evaluate"], revs=[base, head], workspace=False)
         except Exception as error:  # DVC has no common base for what it raises
-            return (
-                f"The remote cannot be read: {_plain(str(error).splitlines()[0] if str(error) else repr(error))}"
-            )
+            return f"The remote cannot be read: {_plain(str(error).splitlines()[0] if str(error) else repr(error))}"
     return ""
 
 
