@@ -86,19 +86,25 @@ def curves(base: str, head: str, folder: Path | None, link: str | None) -> str:
         answer = json.loads(done.stdout)
     except ValueError:
         return f"`dvc plots diff` failed: {_last_line(done)}"
-    named = [one for name, drawn in sorted(answer["data"].items()) if not name.endswith(".json") for one in drawn]
+    named = [
+        one for name, drawn in sorted(answer.get("data", {}).items()) if not name.endswith(".json") for one in drawn
+    ]
     rows = [row for one in named for row in _curve(one, base, head)]
-    lost = [_name(error, base) for error in answer.get("errors", [])]
+    errors: list[Mapping[str, str]] = answer.get("errors", [])
+    lost = [_name(error, base) for error in errors if "source" in error]
+    others = [f"{_of(error, base)}: {_plain(error.get('msg', ''))}" for error in errors if "source" not in error]
     said = [_table(["curve", "base: end", "base: lowest", "head: end", "head: lowest"], rows)] if rows else []
     if lost:
         said.append(f"Not in DVC's cache here, nor on a remote: {', '.join(dict.fromkeys(lost))}.")
+    if others:
+        said.append(f"`dvc plots diff` could not read {'; '.join(dict.fromkeys(others))}.")
     if folder is not None and rows:
         page = _dvc("plots", "diff", base, head, "--out", os.fspath(folder))
         if page.returncode:
             said.append(f"`dvc plots diff` could not write its page: {_last_line(page)}")
         elif link:
             said.append(f"The curves are drawn in `plots/index.html` of the artifact `report` of [the run]({link}).")
-    return "\n\n".join(said) or "dvc.yaml names no curve."
+    return "\n\n".join(said) or "`dvc plots diff` has no curve to show."
 
 
 def comparison(base: str, head: str) -> str:
@@ -121,7 +127,7 @@ def _fetch(base: str, head: str) -> str:
 
     What the remote does not have is no error to DVC: the parts of the report say what they miss.
     """
-    from dvc.repo import Repo
+    from dvc.repo import Repo  # type: ignore[import-untyped]
 
     with Repo(os.fspath(Path.cwd())) as repo:
         if not repo.config["remote"]:
@@ -129,9 +135,7 @@ def _fetch(base: str, head: str) -> str:
         try:
             repo.fetch(targets=["train", "evaluate"], revs=[base, head], workspace=False)
         except Exception as error:  # DVC has no common base for what it raises
-            return (
-                f"The remote has not all results: {_plain(str(error).splitlines()[0] if str(error) else repr(error))}"
-            )
+            return f"The remote cannot be read: {_plain(str(error).splitlines()[0] if str(error) else repr(error))}"
     return ""
 
 
@@ -186,9 +190,13 @@ def _field(one: Mapping[str, Any]) -> str:
     raise KeyError("y")
 
 
-def _name(error: Mapping[str, Any], base: str) -> str:
+def _name(error: Mapping[str, str], base: str) -> str:
     """A result that DVC could not read, and of which of the two commits."""
-    return f"`{error['source']}` of {'base' if error['rev'] == base else 'head'}"
+    return f"`{error['source']}` of {_of(error, base)}"
+
+
+def _of(error: Mapping[str, str], base: str) -> str:
+    return "base" if error.get("rev") == base else "head"
 
 
 def _table(head: Sequence[str], rows: Sequence[Iterable[str]]) -> str:

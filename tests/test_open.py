@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import re
@@ -137,3 +138,66 @@ def test_a_curve_has_an_end_and_a_lowest_point_in_each_commit_and_split(report: 
     ]
     only = [point for point in points if point["split"] == "valid"]
     assert report._curve(drawn(only), "b", "h") == [["Loss", "–", "–", "6", "5"]]
+
+
+# Modules that exchange pickles with processes that they or the user have started (see .github/SECURITY.md).
+PICKLING = {"stages/studies/remote.py"}
+
+
+def test_no_module_loads_what_may_run_code() -> None:
+    found: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "stages").rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if what := suspicious(node):
+                found.setdefault(name, set()).add(what)
+    assert {name: what for name, what in found.items() if what != {"pickle"} or name not in PICKLING} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("eval('1')", "eval"),
+        ("import pickle", "pickle"),
+        ("from joblib import load", "joblib"),
+        ("torch.load(path, weights_only=True)", "torch.load"),
+        ("np.load(path, allow_pickle=True)", "allow_pickle"),
+        ("subprocess.run(words, shell=True)", "shell"),
+        ("os.system('ls')", "os.system"),
+        ("yaml.load(text)", "yaml.load"),
+        ("yaml.load(text, Loader=yaml.UnsafeLoader)", "yaml.load"),
+        ("archive.extractall(target)", "extractall"),
+    ],
+)
+def test_what_may_run_code_is_recognised(line: str, what: str) -> None:
+    assert {suspicious(node) for node in ast.walk(ast.parse(line))} - {None} == {what}
+
+
+def test_yaml_is_read_with_safe_loaders() -> None:
+    from stages.params import _UniqueKeys
+
+    assert issubclass(_UniqueKeys, yaml.SafeLoader)
+
+
+def suspicious(node: ast.AST) -> str | None:
+    """What a piece of a program does that may run what a file says; None for anything else."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [str(node.module)]
+        known = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+        return next((name for name in (module.partition(".")[0] for module in modules) if name in known), None)
+    if not isinstance(node, ast.Call):
+        return None
+    name = ast.unparse(node.func)
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+    safe = ("SafeLoader", "_UniqueKeys")
+    rules = {
+        "eval": name in ("eval", "exec"),
+        "torch.load": name == "torch.load",
+        "os.system": name in ("os.system", "os.popen"),
+        "shell": given.get("shell", "False") != "False",
+        "allow_pickle": given.get("allow_pickle", "False") != "False",
+        "yaml.load": name in ("yaml.load", "yaml.unsafe_load", "yaml.full_load")
+        and not any(loader in given.get("Loader", "") for loader in safe),
+        "extractall": name.endswith(".extractall") and given.get("filter") != "'data'",
+    }
+    return next((what for what, holds in rules.items() if holds), None)
