@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ import pytest
 
 from stages.training.kept import step_of
 from tests.conftest import Lab
+from tests.training.test_processes import python
 
 pytestmark = pytest.mark.services
 
@@ -162,6 +164,27 @@ def test_a_rank_that_stands_still_ends_the_run(lab: Lab) -> None:
     assert code == 1
     assert "rank 1 of 2 stood still (SIGSTOP)" in said
     assert seconds < SECONDS_TO_END
+
+
+def test_a_sharded_run_goes_on_to_the_same_bytes_and_with_another_number(tmp_path: Path) -> None:
+    small = {"batch_size": 4, "epochs": 60, "warmup": 1000, "checkpoint_every": 7, "processes": 2}
+    runs = [
+        small | {"processes": 1},
+        small | {"fsdp": True},
+        small | {"fsdp": True, "stop_after": 1},
+        small | {"stop_after": 1, "and_then": {"processes": 3, "fsdp": True}},
+    ]
+    done = python("tests.training.together", json.dumps(runs), folder=tmp_path)
+    one, sharded, interrupted, by_others = [json.loads(line) for line in done.stdout.splitlines()]
+    for found in (interrupted, by_others):
+        first, second = found.pop("told")["begun"]
+        assert (first, second > 0) == (0, True)
+    assert sharded.pop("told")["begun"] == [0, 0]
+    assert interrupted == sharded
+    assert len(one["losses"]) == 120
+    for found in (sharded, by_others):
+        assert found["losses"] == pytest.approx(one["losses"], abs=1e-5)
+        assert found["validations"] == pytest.approx(one["validations"], abs=1e-5)
 
 
 def free_port() -> int:

