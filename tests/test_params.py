@@ -26,6 +26,7 @@ from stages.params import (
 from tests.conftest import ROOT
 
 DEFAULTS = Params().model_dump()
+TOGETHER = {"processes": 2, "batch_size": 4}
 
 
 def parse(**changes: Any) -> Params:
@@ -64,6 +65,10 @@ def parse(**changes: Any) -> Params:
         ("checkpoint_every", None, "a whole number ≥ 0"),
         ("resume", "no", "true or false"),
         ("compile", 1, "true or false"),
+        ("processes", 0, "a whole number ≥ 1 and ≤ 4096"),
+        ("device", "gpu", "auto, cpu, cuda or mps"),
+        ("precision", "fp16", "fp32 or bf16"),
+        ("fsdp", 1, "true or false"),
         ("block", "Post", "notebook, post or pre"),
         ("heads", None, "full or split"),
         ("lowercase", "yes", "true or false"),
@@ -141,6 +146,29 @@ def test_every_problem_has_its_line_and_a_typo_names_the_nearest_key() -> None:
         ({"compile": True, "batches": "packed"}, "compile", "= true: expected false unless numerics: native"),
         ({"shards": 2}, "shards", "= 2: expected at most batch_size = 1"),
         ({"shards": 9, "batch_size": 8}, "shards", "= 9: expected at most batch_size = 8"),
+        ({"processes": 2}, "processes", "= 2: expected at most batch_size = 1"),
+        (TOGETHER | {"replicas": 2}, "replicas", "= 2: expected, with processes = 2, 1"),
+        (TOGETHER | {"shards": 2}, "shards", "= 2: expected, with processes = 2, 1"),
+        (
+            TOGETHER | {"compile": True, "numerics": "native", "batches": "packed"},
+            "compile",
+            "= true: expected, with processes = 2, false",
+        ),
+        (TOGETHER | {"device": "mps"}, "device", "= mps: expected, with processes = 2, cpu or cuda"),
+        ({"fsdp": True}, "fsdp", "= true: expected false unless processes > 1"),
+        (TOGETHER | {"fsdp": True, "optimizer": "muon"}, "optimizer", "= muon: expected, with fsdp: true, adam, adamw"),
+        ({"device": "cuda", "shards": 2, "batch_size": 2}, "shards", "= 2: expected 1 unless device: cpu"),
+        (
+            {"device": "auto", "compile": True, "numerics": "native", "batches": "packed"},
+            "compile",
+            "= true: expected false unless device: cpu",
+        ),
+        ({"precision": "bf16"}, "precision", "= bf16: expected fp32 unless numerics: native"),
+        (
+            {"precision": "bf16", "compile": True, "numerics": "native", "batches": "packed"},
+            "compile",
+            "= true: expected false with precision: bf16",
+        ),
         ({"seed": 2**32 - 1, "replicas": 2}, "replicas", "= 2: expected seeds below 2\\^32"),
         ({"optimizer": "schedulefree"}, "schedule", "= noam: expected, with optimizer: schedulefree, constant or none"),
         ({"optimizer": "sgd", "decay_form": "decoupled"}, "decay_form", "expected, with optimizer: sgd, usual or l2"),
@@ -157,6 +185,8 @@ def test_values_that_are_impossible_together_are_refused(changes: dict[str, Any]
     [
         {"compile": True, "numerics": "native", "batches": "packed"},
         {"shards": 8, "batch_size": 8},
+        {"processes": 8, "batch_size": 8, "device": "auto", "precision": "bf16", "numerics": "native"},
+        {"processes": 2, "batch_size": 3, "fsdp": True, "optimizer": "adamw"},
         {"shards": 2, "batch_size": 3, "threads": 16},
         {"seed": 2**32 - 2, "replicas": 2},
         {"replicas": 1000, "workers": 256},

@@ -3,6 +3,7 @@
     one-run     the notebook's loop, and ours as faithful to it
     replicas    eight seeds of that run on two cores, a replica's share of the time
     characters  tokens a second at nanoGPT's settings for a CPU
+    processes   the same by two processes, beside one
     memory      the peak while training on a text of 1 GB
     pipeline    what `dvc repro` takes beyond the training loop
     checkpoint  what checkpoints add
@@ -139,6 +140,24 @@ def characters(scale: Scale) -> Report:
     return report
 
 
+def processes(scale: Scale) -> Report:
+    base = "one process"
+    alone = {"shards": 1, "threads": 1}
+    entries = {base: Entry("our characters", pieces=30, warmup=10, arguments=alone)}
+    for name, settings in {"": {}, ", FSDP2": {"fsdp": True}}.items():
+        entries[f"two processes{name}"] = Entry(
+            "ours together", pieces=30, warmup=10, arguments={"processes": 2, **settings}
+        )
+    entries["one process, two shards"] = Entry("our characters", pieces=30, warmup=10)
+    text, name = texts.real_text()
+    with tempfile.TemporaryDirectory() as folder:
+        texts.write_characters(Path(folder), text)
+        outcome = contest(entries, scale.rounds, Path(folder))
+    report = Report.of(f"Characters of {name}, 12 windows of 64, one thread a process", base, outcome)
+    report.notes.append("CPU: of the first process alone")
+    return report
+
+
 def memory(scale: Scale) -> Report:
     contender, text_bytes = "ours, packed", 10**8 if scale.quick else 10**9
     with tempfile.TemporaryDirectory() as folder:
@@ -272,6 +291,7 @@ CASES: dict[str, Callable[[Scale], Report]] = {
     "one-run": one_run,
     "replicas": replicas,
     "characters": characters,
+    "processes": processes,
     "memory": memory,
     "pipeline": pipeline,
     "checkpoint": checkpoint,

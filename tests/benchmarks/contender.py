@@ -75,6 +75,7 @@ KINDS: dict[str, Callable[..., Work]] = {
     "our saved runs": ours("saved_runs"),
     "our replicas": ours("replicas"),
     "our characters": ours("characters"),
+    "ours together": ours("together"),
     "our large text": ours("large"),
     "our scores": ours("scored"),
 }

@@ -5,7 +5,10 @@ They read and write in the current folder.
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
+from collections import deque
 from collections.abc import Iterator
 from itertools import chain, repeat
 from pathlib import Path
@@ -131,6 +134,34 @@ def characters(**settings: Any) -> Iterator[tuple[int, float]]:
     vocab_size = len(SPECIALS) + texts.count_characters(Path())
     chosen = ENDLESS | CHARACTERS | settings
     return updates(start(chosen, splits, vocab_size), chosen["batch_size"] * chosen["context"])
+
+
+def together(processes: int, **settings: Any) -> Iterator[tuple[int, float]]:
+    """Windows of characters, each batch shared out among several processes of one thread, which live as long as this.
+
+    Between two turns the others wait in a sum for this one.
+    """
+    from torch.distributed import FileStore
+
+    from stages.training.process_group import ProcessGroup
+
+    splits = only_training(Sentences.load(Path(texts.SENTENCES)))
+    vocab_size = len(SPECIALS) + texts.count_characters(Path())
+    chosen = ENDLESS | CHARACTERS | {"shards": 1, "threads": 1, "processes": processes} | settings
+    params = TrainParams.model_validate(chosen)
+    set_numerics(params.numerics)
+    meeting = tempfile.mkdtemp()
+    rank = next((i for i in range(1, processes) if os.fork() == 0), 0)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    group = ProcessGroup(rank, processes, store=FileStore(f"{meeting}/store", processes), timeout=600)
+    session = Session(params, vocab_size, splits, group)
+    if rank:
+        try:
+            deque(session.records(), maxlen=0)
+        finally:
+            os._exit(0)  # the first process has ended
+    shutil.rmtree(meeting)
+    return updates(session, chosen["batch_size"] * chosen["context"])
 
 
 def large(**settings: Any) -> Iterator[tuple[int, float]]:
