@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from stages.errors import RepositoryError
@@ -11,8 +12,8 @@ from stages.errors import RepositoryError
 _SECONDS = 600
 
 
-def git(*arguments: str, folder: Path | None = None, **environment: str) -> str:
-    """What git answers, in `folder` or in the current one, with these variables in its environment.
+def git(*arguments: str, folder: Path | None = None, variables: Mapping[str, str] | None = None) -> str:
+    """What git answers, in `folder` or in the current one, with these variables besides those of the environment.
 
     Raises:
         RepositoryError: it refuses, or does not answer in ten minutes.
@@ -21,7 +22,7 @@ def git(*arguments: str, folder: Path | None = None, **environment: str) -> str:
         done = subprocess.run(
             ["git", *arguments],
             cwd=folder,
-            env={**os.environ, **environment},
+            env={**os.environ, **(variables or {})},
             capture_output=True,
             check=True,
             timeout=_SECONDS,

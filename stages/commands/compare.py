@@ -184,7 +184,7 @@ def _experiments(names: list[str]) -> list[Made]:
 
 def _listed() -> list[Revision]:
     """HEAD and DVC's experiments, in the order in which they were made."""
-    from stages.studies.workspace import git
+    from stages.repository import git
     from stages.tracking.sources import revisions
 
     found = revisions()

@@ -15,7 +15,8 @@ import yaml
 from stages import paths
 from stages.errors import ArtifactError, StudyError, nearest
 from stages.execution import Execution
-from stages.studies.workspace import cache_folder, git
+from stages.repository import git
+from stages.studies.workspace import cache_folder
 from stages.tracking import outbox
 from stages.tracking.fingerprint import fingerprint, outputs
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from stages.errors import TrainingError
 from stages.execution import OWNER
+from stages.repository import git
 from stages.studies import workspace
 from stages.studies.done import Done
 from stages.studies.plan import Variant
@@ -35,9 +36,9 @@ def run_elsewhere(variant: Variant, seeds: Sequence[int], name: str, parent: Pat
     folder = parent / f"clone-{name}"
     base, log = variant.commit, folder.with_suffix(".log")
     shutil.rmtree(folder, ignore_errors=True)
-    workspace.git("clone", "--quiet", "--shared", "--no-checkout", ".", str(folder))
+    git("clone", "--quiet", "--shared", "--no-checkout", ".", str(folder))
     with workspace.inside(folder):
-        workspace.git("checkout", "--quiet", "--detach", base)
+        git("checkout", "--quiet", "--detach", base)
     params = variant.with_seeds(seeds)
     workspace.complete(folder, params, scm=True)
     try:
@@ -45,7 +46,7 @@ def run_elsewhere(variant: Variant, seeds: Sequence[int], name: str, parent: Pat
     except TrainingError as error:
         raise TrainingError(f"at {variant.code}: {error}") from None
     ref = workspace.ref_of(name, base)
-    workspace.git("fetch", "--quiet", str(folder), f"{ref}:{ref}")
+    git("fetch", "--quiet", str(folder), f"{ref}:{ref}")
     shutil.rmtree(folder, ignore_errors=True)
     return Done(commit=workspace.commit_of(ref), baseline=base)
 

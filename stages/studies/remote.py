@@ -30,10 +30,11 @@ import psutil
 
 from stages import files
 from stages.errors import ArtifactError, CorpusError, LabError, TrainingError
+from stages.repository import git
 from stages.studies import other_code, scratch
 from stages.studies.messages import DONE, Result, Work
 from stages.studies.processes import last_words
-from stages.studies.workspace import git, ref_of
+from stages.studies.workspace import ref_of
 
 _WORK, _RESULT, _LOG = "work.pickle", "result.pickle", "log.txt"  # in the scratch folder
 _LOOK_SECONDS, _SAVE_SECONDS, _SPOT_SECONDS = 0.3, 10.0, 120.0

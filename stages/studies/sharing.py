@@ -20,10 +20,10 @@ import yaml
 from stages import paths
 from stages.errors import ArtifactError, LabError, RepositoryError, StudyError
 from stages.params import Params, read_params_file
+from stages.repository import answer, git
 from stages.studies import done, workspace
 from stages.studies.messages import BASE, DONE, Work
 from stages.studies.plan import Variant
-from stages.studies.workspace import git
 
 _SECRET = re.compile(r"secret|password|passphrase|token|key|credential|connection_string|ask_", re.IGNORECASE)
 _PLAIN_DIFF = ("--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames")
@@ -264,12 +264,11 @@ def _check_there(commit: str, name: str, remote: str) -> None:
 
 def _contains(tip: str, commit: str) -> bool:
     """A commit is, or is below, one that this repository knows."""
-    command = ["git", "merge-base", "--is-ancestor", commit, tip]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return answer("merge-base", "--is-ancestor", commit, tip) is not None
 
 
 def _config(key: str) -> str:
-    return subprocess.run(["git", "config", key], capture_output=True, text=True, check=False).stdout.strip()
+    return answer("config", key) or ""
 
 
 def _absolute(url: str) -> str:

@@ -12,7 +12,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import uuid
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from typing import Any
 from stages import files, paths
 from stages.errors import RepositoryError, StudyError
 from stages.params import Params, read_params_file
+from stages.repository import answer, git
 
 _STAGES = ("prepare", "vocab", "train", "evaluate", "plots")
 DATA = (paths.PREPARED, paths.VOCAB, paths.CORPUS_REPORT)  # what prepare and vocab make
@@ -174,11 +174,11 @@ def make_experiment(folder: Path, name: str, base: str) -> str:
     try:
         shutil.copy2(Path(git("rev-parse", "--git-path", "index")), index)  # with what was added and not committed yet
         inside_of = ("--work-tree", str(folder))
-        git(*inside_of, "add", "-u", **environment)
-        git(*inside_of, "add", "-f", str(paths.LOCK), str(paths.METRICS), **environment)
-        tree = git("write-tree", **environment)
+        git(*inside_of, "add", "-u", variables=environment)
+        git(*inside_of, "add", "-f", str(paths.LOCK), str(paths.METRICS), variables=environment)
+        tree = git("write-tree", variables=environment)
         digest = files.sha256_json([base, tree])
-        commit = git("commit-tree", tree, "-p", base, "-m", f"dvc: commit experiment {digest}", **_identity())
+        commit = git("commit-tree", tree, "-p", base, "-m", f"dvc: commit experiment {digest}", variables=_identity())
     finally:
         index.unlink(missing_ok=True)
     git("update-ref", ref_of(name, base), commit)
@@ -215,36 +215,9 @@ def name_again(commit: str, base: str, name: str) -> None:
         git("update-ref", ref_of(free_name(name, base), base), commit)
 
 
-def git(*arguments: str, **environment: str) -> str:
-    """What git answers.
-
-    Raises:
-        RepositoryError: it refuses.
-    """
-    try:
-        done = subprocess.run(
-            ["git", *arguments],
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=600,
-        )
-    except subprocess.CalledProcessError as error:
-        raise RepositoryError(
-            f"git {arguments[0]}: {error.stderr.strip().splitlines()[-1:] or error.returncode}"
-        ) from None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RepositoryError(f"git {arguments[0]}: {error}") from None
-    return done.stdout.strip("\n")
-
-
 def commit_of(ref: str) -> str:
     """The commit of a ref or name; '' where there is none."""
-    try:
-        return git("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
-    except RepositoryError:
-        return ""
+    return answer("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}") or ""
 
 
 @cache
@@ -258,7 +231,7 @@ def cache_folder(root: Path) -> Path:
 
 def _identity() -> Mapping[str, Any]:
     """Somebody for git to name, where nobody is configured; DVC does so too."""
-    if subprocess.run(["git", "var", "GIT_COMMITTER_IDENT"], capture_output=True, check=False).returncode == 0:
+    if answer("var", "GIT_COMMITTER_IDENT") is not None:
         return {}
     who = {"NAME": "noam-lab", "EMAIL": "noam-lab@localhost"}
     return {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in who.items()}
