@@ -112,7 +112,7 @@ def _of_study(arguments: argparse.Namespace) -> tuple[Comparison, Tables]:
     from stages.studies import whole
 
     plan = study.plan_of(arguments.study, smoke=arguments.smoke)
-    found = whole.answer(plan, f"noam compare --study {plan.path.as_posix()}")
+    found = whole.answer(plan, f"noam compare --study {plan.path.as_posix()}{' --smoke' * arguments.smoke}")
     return found.comparison, found.tables
 
 
