@@ -29,8 +29,8 @@ repro: repository setup  ## set up what is missing, run the pipeline, say what c
 ui: setup  ## open MLflow's pages on this machine (PORT=5000)
 	@noam ui --port $(PORT)
 
-server: setup-server  ## start a team's MLflow server on this machine, with PostgreSQL (PORT=5000)
-	@noam server --port $(PORT)
+server: setup-server  ## start a team's store on this machine (PORT=5000, OPTIONS='--host … --allowed-hosts …')
+	@noam server --port $(PORT) $(OPTIONS)
 
 sync: setup  ## bring into MLflow whatever it has not got yet
 	@noam sync
