@@ -256,6 +256,11 @@ class Execution:
             return time.time() - max(path.stat().st_mtime for path in self.folder.iterdir()) < _ELSEWHERE_SECONDS
         return record.trainer.alive() or record.owner.alive()
 
+    def trains(self) -> bool:
+        """Its training process is there; of another machine as far as can be told from here."""
+        trainer = self.record.trainer
+        return self.alive() if trainer.elsewhere else trainer.alive()
+
     def ours(self) -> bool:
         """This process trained it, or the same `dvc` started both."""
         record = self.record

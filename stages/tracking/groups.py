@@ -35,7 +35,7 @@ def adopt(executions: Iterable[Execution]) -> None:
     for one in executions:
         if one.record.parent and one.id not in listed:
             parent = Execution.find(one.record.parent)
-            if parent is not None and not parent.record.trainer.alive():
+            if parent is not None and not parent.trains():
                 parent.add_replica(one)
 
 

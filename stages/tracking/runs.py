@@ -87,7 +87,7 @@ class Runs:
         if not self.replicas or not self.own.execution.ended():
             return
         for one in self.replicas:
-            if not one.execution.ended() and not one.execution.record.trainer.alive():
+            if not one.execution.ended() and not one.execution.trains():
                 one.execution.append_event("killed", _GONE)
                 one.metrics()
 
