@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument("--experiment", default="")
     arguments = parser.parse_args()
     folder = Path.cwd()
+    sys.stdout = sys.stderr  # of this process, which MLflow may chat on; messages go to the original
     try:
         store = connect(timeout=5, progress=_say)
         with tracking_errors(store.uri):
@@ -253,7 +254,7 @@ def _say(what: str) -> None:
 
 
 def _tell(kind: str, what: str) -> None:
-    print(json.dumps({kind: what}), flush=True)
+    print(json.dumps({kind: what}), file=sys.__stdout__, flush=True)
 
 
 def _by_execution(runs: Iterable[Run]) -> dict[str, Run]:
