@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlparse
 
 from stages import paths
 from stages.errors import TrackingError
-from stages.tracking.store import artifact_root, database_file, probe, tracking_uri, waiting_lock
+from stages.tracking.store import EXPERIMENT, artifact_root, database_file, probe, tracking_uri, waiting_lock
 
 Fault = tuple[str, Callable[[], object] | None]  # what is wrong, and what mends it if anything does
 
@@ -52,11 +52,13 @@ def wrong_addresses(file: Path) -> list[Address]:
         return []
     with closing(sqlite3.connect(file, timeout=5)) as database:
         found, locations = [], {}
-        rows = database.execute("SELECT experiment_id, artifact_location FROM experiments").fetchall()
-        for identity, before in rows:
-            head, part, rest = str(before).rpartition(f"/{root.name}")
-            inside = head.startswith("file:") and part and (not rest or rest.startswith("/"))
-            now = root.as_uri() + rest if inside else str(before)
+        rows = database.execute("SELECT experiment_id, name, artifact_location FROM experiments").fetchall()
+        former = next((str(place) for _, name, place in rows if name == EXPERIMENT), "")
+        if not (former.startswith("file:") and former.endswith(f"/{root.name}")):
+            former = root.as_uri()  # it has artifacts of its own choice
+        for identity, _, before in rows:
+            inside = before == former or str(before).startswith(f"{former}/")
+            now = root.as_uri() + before[len(former) :] if inside else str(before)
             locations[identity] = now
             if now != before:
                 found.append(Address("experiments", "artifact_location", "experiment_id", str(identity), before, now))

@@ -20,7 +20,7 @@ from stages.tracking import outbox
 from stages.tracking.copying import Account, checked, copy_all, copy_runs
 from stages.tracking.copying_files import download, listed, repository
 from stages.tracking.copying_models import models_of
-from stages.tracking.copying_names import TAG_CLAIM, TAG_COPY, identity_of
+from stages.tracking.copying_names import TAG_CLAIM, TAG_COPY, Names, identity_of
 from stages.tracking.fingerprint import fingerprint_of_folder
 from stages.tracking.names import NOTE
 from stages.tracking.store import Store, connect
@@ -207,6 +207,16 @@ def test_the_links_are_those_of_the_other_store(filled: Store, other: Store) -> 
     )
 
 
+def test_texts_name_runs_and_the_experiment_of_the_other_store() -> None:
+    here, there, unknown = "1" * 32, "2" * 32, "3" * 32
+    names = Names(("1", "27"), {here: there, f"m-{here}": f"m-{there}"})
+    text = f"[a](#/experiments/1/runs/{here}) [b](#/experiments/12/runs/{unknown}) models:/m-{here} x{here}"
+    assert names.text(text) == (
+        f"[a](#/experiments/27/runs/{there}) [b](#/experiments/12/runs/{unknown}) models:/m-{there} x{here}"
+    )
+    assert names.inverse().text(names.text(text)) == text
+
+
 def test_the_copied_model_answers(filled: Store, other: Store, tmp_path: Path) -> None:
     assert copy_all(to=other.uri) == 0
     (model,) = other.client.search_logged_models([other.experiment_id])
@@ -288,18 +298,22 @@ def test_runs_under_way_and_deleted_ones_are_left_out(
     plain.client.set_terminated(done.info.run_id)
     gone = create(plain.experiment_id, run_name="gone")
     plain.client.delete_run(gone.info.run_id)
+    orphan = create(plain.experiment_id, run_name="orphan", tags={"mlflow.parentRunId": gone.info.run_id})
+    plain.client.set_terminated(orphan.info.run_id)
     assert copy_all(to=other.uri) == 0
-    last = "runs: 1 copied, 0 already there, 2 under way, 1 deleted in MLflow and left so"
+    last = "runs: 2 copied, 0 already there, 2 under way, 1 deleted in MLflow and left so"
     assert capsys.readouterr().out.splitlines()[-1] == last
-    assert [run.info.run_name for run in other.runs()] == ["by hand"]
+    there = {run.info.run_name: run for run in other.runs()}
+    assert there.keys() == {"by hand", "orphan"}
+    assert "mlflow.parentRunId" not in there["orphan"].data.tags
 
     plain.client.set_terminated(group.info.run_id)
     assert copy_all(to=other.uri) == 0
-    assert len(list(other.runs())) == 3
+    assert len(list(other.runs())) == 4
     other.client.delete_run(by_hand_of(other).info.run_id)
     capsys.readouterr()
     assert copy_all(to=other.uri) == 0
-    assert capsys.readouterr().out == "runs: 0 copied, 2 already there, 2 deleted in MLflow and left so\n"
+    assert capsys.readouterr().out == "runs: 0 copied, 3 already there, 2 deleted in MLflow and left so\n"
     assert by_hand_of(other).info.lifecycle_stage == "deleted"
 
 

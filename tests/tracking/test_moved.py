@@ -38,7 +38,7 @@ def test_doctor_says_and_mends(moved: tuple[Path, str, str]) -> None:
     said = doctor()
     assert said.returncode == 1
     assert (
-        "to be mended: mlflow.db: artifacts of 2 experiments, 1 runs, 1 models are looked for elsewhere" in said.stdout
+        "to be mended: mlflow.db: artifacts of 1 experiments, 1 runs, 1 models are looked for elsewhere" in said.stdout
     )
     assert doctor().stdout == said.stdout
     mended = doctor("--fix")
