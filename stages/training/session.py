@@ -186,7 +186,8 @@ class Session:
         saved = {
             name.removeprefix(_OPTIMIZER): tensor for name, tensor in tensors.items() if name.startswith(_OPTIMIZER)
         }
-        self._engine.restore(weights_of(tensors), saved, place["optimizer"], int(place["step"]))
+        weights = {name: tensors[_WEIGHTS + name] for name, _ in self.model.named_parameters()}
+        self._engine.restore(weights, saved, place["optimizer"], int(place["step"]))
         if self._engine.averages:
             self._engine.weights.detach().copy_(tensors[_TRAINED])
         self._epoch, self._batch, self._validated = (int(place[key]) for key in ("epoch", "batch", "validated"))

@@ -11,11 +11,7 @@ from typing import Any
 
 import pytest
 
-from stages.training.session import Session
 from tests.conftest import ROOT
-from tests.training.ranks import found
-from tests.training.small import VOCABULARY, settings
-from tests.training.tasks import SPLITS
 
 SIZES = (2, 4)
 CALM: dict[str, Any] = {"warmup": 40, "batch_size": 4, "epochs": 4}
@@ -50,11 +46,6 @@ SHARDED: dict[str, dict[str, Any]] = {
 }
 
 
-def alone(changes: dict[str, Any]) -> dict[str, Any]:
-    """By this process alone; a setting that is about sharing has no part in it."""
-    return found(Session(settings(**CALM | changes), VOCABULARY, SPLITS))
-
-
 def together(size: int, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     done = python("tests.training.ranks", str(size), json.dumps([CALM | run for run in runs]))
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -74,6 +65,14 @@ def python(module: str, *arguments: str, folder: Path = ROOT) -> subprocess.Comp
     return done
 
 
+@pytest.fixture(scope="module")
+def by_one() -> dict[str, dict[str, Any]]:
+    """Of one process. Muon's products are in bf16, which makes much of a last digit: it has to add up equal parts."""
+    wanted = RUNS | {f"sharded, {name}": changes | {"fsdp": False} for name, changes in SHARDED.items()}
+    wanted |= {f"muon, {size} shards": RUNS["muon"] | {"shards": size} for size in SIZES}
+    return dict(zip(wanted, together(1, list(wanted.values())), strict=True))
+
+
 @pytest.fixture(scope="module", params=SIZES)
 def size(request: pytest.FixtureRequest) -> int:
     return int(request.param)
@@ -88,10 +87,10 @@ def by_ranks(size: int) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [*RUNS, *(f"sharded, {name}" for name in SHARDED)])
-def test_the_losses_are_those_of_one_process(name: str, size: int, by_ranks: dict[str, dict[str, Any]]) -> None:
-    changes = SHARDED[name.removeprefix("sharded, ")] if name.startswith("sharded") else RUNS[name]
-    # Muon's products are in bf16, which makes much of a last digit: there the parts of a batch have to be the same.
-    one, several = alone(changes | ({"shards": size} if name == "muon" else {})), by_ranks[name]
+def test_the_losses_are_those_of_one_process(
+    name: str, size: int, by_one: dict[str, dict[str, Any]], by_ranks: dict[str, dict[str, Any]]
+) -> None:
+    one, several = by_one[f"muon, {size} shards" if name == "muon" else name], by_ranks[name]
     assert len(several["losses"]) == len(one["losses"])
     assert several["rates"] == one["rates"]
     assert several["losses"] == pytest.approx(one["losses"], abs=1e-5)
