@@ -17,7 +17,7 @@ import pytest
 
 from stages import files
 from stages.tracking.server import HOST, free_port
-from tests.pipeline.project import Project, copy_project
+from tests.pipeline.project import ROOT, Project, copy_project
 from tests.tracking.lab import is_open, wait_until
 
 SMALL = {"epochs": 8, "eval_every": 4, "d_model": 16, "n_heads": 2, "hidden": 16, "snapshots": 0}
@@ -175,3 +175,10 @@ def test_a_remote_without_credentials_or_away_is_named(pushed: Pushed, tmp_path:
         there.run("dvc", "remote", "modify", "-q", "--local", "s3", "endpointurl", away)
     assert "Traceback" not in said
     assert there.runs() == []
+
+
+def test_the_job_of_the_compose_file_makes_the_bucket_once(s3: str) -> None:
+    settings = {**os.environ, **KEYS, "MLFLOW_S3_ENDPOINT_URL": s3, "BUCKET": "mlflow"}
+    job = [sys.executable, str(ROOT / ".docker/bucket.py")]
+    said = [subprocess.run(job, env=settings, capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    assert said == ["created the bucket mlflow\n", ""]
