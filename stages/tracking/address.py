@@ -113,7 +113,7 @@ def check(address: str, source: str) -> str:
     else:
         problem = _problem_of_host(address, scheme)
     if problem:
-        raise TrackingError(f"{source}: {_without_user(address)!r} {problem}")
+        raise TrackingError(f"{source}: {without_user(address)!r} {problem}")
     return address
 
 
@@ -142,7 +142,7 @@ def _problem_of_host(address: str, scheme: str) -> str:
     return "" if parts.path.strip("/") else "names no database"
 
 
-def _without_user(address: str) -> str:
+def without_user(address: str) -> str:
     """The address without what stands before `@`, in one line of a sensible length."""
     shown = re.sub(r"//.*@", "//…@", address)
     return shown if len(shown) <= 120 else shown[:119] + "…"

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stages.errors import TrackingError
+from stages.tracking import address
 from stages.tracking.copying_models import drop_models
 from stages.tracking.copying_names import (
     TAG_CLAIM,
@@ -131,7 +132,8 @@ def checked(uri: str, *, must_exist: bool = False) -> str:
     """
     allowed = "expected http://…, https://… or sqlite:///FILE"
     if not uri.startswith(("http://", "https://", "sqlite:///")) or any(letter.isspace() for letter in uri[:8]):
-        raise TrackingError(f"{uri!r} is no address of a store: {allowed}")
+        raise TrackingError(f"{address.without_user(uri)!r} is no address of a store: {allowed}")
+    address.check(uri, "the other store")
     file = database_file(uri)
     if absolute(uri) == tracking_uri() or (file is not None and file == database_file(tracking_uri())):
         raise TrackingError(f"{uri} is the store of this project; name another one: {allowed}")

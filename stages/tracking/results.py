@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from stages import files, paths
 from stages.params import read_params_file
 from stages.tracking.fingerprint import corpus_digest
@@ -164,8 +166,8 @@ def _profile(folder: Path) -> str | None:
 
 def _lay_out(folder: Path, stage: Path, when: int) -> None:
     """The artifacts of the run, as files under `stage`."""
-    for path in (paths.PARAMS, paths.LOCK):
-        shutil.copy(folder / path, stage / path.name)
+    shutil.copy(folder / paths.PARAMS, stage / paths.PARAMS.name)
+    files.write_text(stage / paths.LOCK.name, _lock((folder / paths.LOCK).read_text(encoding="utf-8")))
     (stage / "report").mkdir()
     for path in _REPORTS:
         if (folder / path).is_file():
@@ -178,6 +180,13 @@ def _lay_out(folder: Path, stage: Path, when: int) -> None:
     if tables.is_file():
         for name, table in _tables(files.read_json(tables)).items():
             files.write_json(stage / name, table)
+
+
+def _lock(text: str) -> str:
+    """dvc.lock without the stage `track`: while that one runs, DVC still has there what an earlier run has written."""
+    lock = yaml.safe_load(text)
+    lock["stages"].pop("track", None)
+    return str(yaml.safe_dump(lock, sort_keys=False))
 
 
 def _tables(prompts: list[dict[str, Any]]) -> dict[str, Any]:

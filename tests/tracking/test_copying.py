@@ -361,12 +361,15 @@ def test_a_study_that_has_grown_follows(filled: Store, other: Store, workspace: 
         ("runs.db", "'runs.db' is no address"),
         ("postgresql://x/y", "expected http://…, https://… or sqlite:///FILE"),
         ("sqlite:///mlflow.db", "is the store of this project"),
+        ("http://ana:hush@lab:5000", "the other store: 'http://…@lab:5000' holds a user or a password"),
+        ("postgresql://ana:hush@lab/x", "'postgresql://…@lab/x' is no address"),
     ],
 )
 def test_addresses_that_cannot_be_copied_to(workspace: Path, uri: str, message: str) -> None:
     with pytest.raises(TrackingError) as raised:
         checked(uri)
     assert message in str(raised.value)
+    assert "hush" not in str(raised.value)
     assert not (workspace / "mlflow.db").exists()
 
 

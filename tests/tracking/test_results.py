@@ -163,3 +163,14 @@ def test_results_that_are_being_made_anew_are_not_intact(workspace: Path) -> Non
     assert not is_intact(workspace)
     shutil.rmtree(paths.MODEL)
     assert not is_intact(workspace)
+
+
+def test_dvc_lock_has_nothing_of_what_an_earlier_run_has_tracked(
+    store: Store, workspace: Path, finished: Execution
+) -> None:
+    content = yaml.safe_load(paths.LOCK.read_text(encoding="utf-8"))
+    earlier = {"cmd": "python -m stages.track", "deps": [{"path": str(paths.METRICS), "md5": "0"}]}
+    files.write_text(paths.LOCK, yaml.safe_dump(content | {"stages": content["stages"] | {"track": earlier}}))
+    sync_one(store, finished, workspace)
+    (sent,) = (workspace / "mlartifacts").rglob("dvc.lock")
+    assert yaml.safe_load(sent.read_text(encoding="utf-8")) == content
