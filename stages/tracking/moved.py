@@ -92,15 +92,17 @@ def mend_moved(file: Path) -> list[str]:
 
 
 def store_faults() -> list[Fault]:
-    """What is wrong with the store of this workspace, if it is a file.
+    """What is wrong with the store of this workspace, if it is a file, and with its `mlflow.db` beside another store.
 
     Raises:
-        TrackingError: it is damaged; it is left as it is.
+        TrackingError: one is damaged; it is left as it is.
     """
-    file = database_file(tracking_uri())
-    if file is None or not file.exists():
-        return []
-    probe(tracking_uri(), timeout=5)
+    files = {database_file(tracking_uri()), paths.main_root() / "mlflow.db"}
+    return [fault for file in sorted(filter(None, files)) if file.exists() for fault in _faults_of(file)]
+
+
+def _faults_of(file: Path) -> list[Fault]:
+    probe(f"sqlite:///{file}", timeout=5)
     try:
         with closing(sqlite3.connect(file, timeout=5)) as database:
             said = database.execute("PRAGMA quick_check(1)").fetchone()[0]

@@ -245,10 +245,11 @@ def _group_by(study: StudyView | None) -> dict[str, Any]:
 def _comparisons(grouped: bool, study: StudyView | None) -> list[dict[str, Any]]:
     """Parallel coordinates of what differs and what comes out; of a study that by variant and by warm-up too.
 
-    Of groups MLflow knows the means of numbers alone, and draws no parallel coordinates with text.
+    Of groups MLflow knows the means of numbers alone, and draws no parallel coordinates with text, nor with runs that
+    lack a parameter, as that of a study does.
     """
     if study is None:
-        return [_parallel(["warmup", "lr"] if grouped else ["warmup", "lr", "seed"], ["final/train_loss"])]
+        return [] if grouped else [_parallel(["warmup", "lr", "seed"], ["final/train_loss"])]
     kind = "summary" if study.several and not grouped else "final"
     metric = f"{kind}/{study.metric}"
     charts = [_bar(kind, study.metric, "compare")]

@@ -84,3 +84,12 @@ def test_a_damaged_database_is_named_and_not_touched(moved: tuple[Path, str, str
     assert said.returncode == 1
     assert said.stdout.startswith(f"damaged: {root}/mlflow.db")
     assert (root / "mlflow.db").read_bytes() == bytes(content)
+
+
+def test_the_database_is_looked_at_while_another_store_is_in_use(
+    moved: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert len(store_faults()) == 1
+    assert doctor("--fix").stdout.count("mended: ") == 1
+    assert store_faults() == []
