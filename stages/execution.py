@@ -39,6 +39,7 @@ from filelock import FileLock
 from pydantic import BaseModel, ConfigDict
 
 from stages import files, paths
+from stages.params import WITHOUT_EFFECT
 from stages.repository import git_state
 
 _SHELLS = {"sh", "bash", "dash", "zsh", "fish", "ksh"}
@@ -140,6 +141,11 @@ class Execution:
         execution = cls(paths.run_state() / "executions" / identity)
         execution._write(record)
         return execution
+
+    def has(self, params: Mapping[str, Any]) -> bool:
+        """Whether it has these parameters, but for those without effect."""
+        own = self.record.params
+        return all(own.get(key) == value for key, value in params.items() if key not in WITHOUT_EFFECT)
 
     def resume(self, parent: str = "") -> None:
         """This process goes on with an execution that another one began."""

@@ -29,7 +29,8 @@ def git(*arguments: str, folder: Path | None = None, variables: Mapping[str, str
         )
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise RepositoryError(f"git {arguments[0]}: {said[-1] if said else error.returncode}") from None
+        fatal = [line for line in said if line.startswith(("fatal: ", "error: "))]  # the last line is often mere advice
+        raise RepositoryError(f"git {arguments[0]}: {(fatal or said[-1:] or [error.returncode])[0]}") from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RepositoryError(f"git {arguments[0]}: {error}") from None
     return done.stdout.decode("utf-8", "surrogateescape").strip("\n")

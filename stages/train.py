@@ -235,7 +235,7 @@ def open_group(tasks: Sequence[Task]) -> tuple[Execution, Checkpoint]:
     """The execution of several replicas, new or gone on with, and what remembers it: held as long as they train."""
     group = Checkpoint(tasks[0].inputs | {"replicas": len(tasks)})
     execution = Execution.find(group.execution()) if tasks[0].settings.resume else None
-    if execution is None:
+    if execution is None or not execution.has(tasks[0].params):
         execution = Execution.create("trained", tasks[0].params, environment=tasks[0].environment)
         group.claim(execution.id)
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 from stages import files, paths
 from stages.errors import ArtifactError
 from stages.execution import Execution
-from stages.params import WITHOUT_EFFECT, Params
+from stages.params import Params
 from stages.tracking import outbox
 from stages.tracking.attempt import attempt
 from stages.tracking.fingerprint import fingerprint_of_folder
@@ -67,8 +67,7 @@ def send_or_keep(execution: Execution | None, fingerprint: str) -> tuple[bool, s
 
 def _made_these_results(execution: Execution, params: Params) -> bool:
     """Same parameters, and the losses that it journalled are those of the history that lies here."""
-    record = execution.record.params
-    if any(record.get(key) != value for key, value in params.model_dump(exclude=WITHOUT_EFFECT).items()):
+    if not execution.has(params.model_dump()):
         return False
     replicas = members(execution)
     if not replicas:

@@ -169,7 +169,7 @@ def _run(
     else:
         checkpoint.begin()
     execution = Execution.find(checkpoint.execution())
-    if execution is None:
+    if execution is None or not execution.has(task.params):  # other processes or figures: a run of its own in MLflow
         environment = task.environment | ({"device": name_of(task.device)} if task.device != "cpu" else {})
         execution = Execution.create("trained", task.params, parent=task.parent, environment=environment)
         checkpoint.claim(execution.id)

@@ -170,6 +170,23 @@ def test_how_it_is_carried_out_may_change_when_it_goes_on(
     assert heard.executions[0][1] == 6
 
 
+@pytest.mark.parametrize("changes", [{"processes": 2}, {"top_k": 3}])
+def test_a_checkpoint_of_another_number_of_processes_goes_on_in_a_run_of_its_own(
+    changes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, journal = straight(monkeypatch)
+    one, heard, again = task(**RUN), At(6, signal.SIGTERM), Heard()
+    with pytest.raises(KeyboardInterrupt):
+        outcome_of(replace(one, params=one.params | changes), heard)
+    assert content_of(outcome_of(one, again)) == expected
+    ((identity, step),) = again.executions
+    assert (identity != heard.executions[0][0], step) == (True, 6)
+    execution = Execution.find(identity)
+    assert execution is not None
+    assert execution.has(one.params)
+    assert logged(execution) == journal
+
+
 def test_other_parameters_start_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         outcome_of(task(**RUN), At(6, signal.SIGTERM))
