@@ -165,7 +165,8 @@ class Progress(Watcher, GroupListener):
 
     def progress(self, updates: int) -> None:
         self._advance(updates)
-        self._tell("")
+        if self._stage.params.replicas > 1:  # a single run tells its measurements
+            self._tell("")
 
     def diverged(self, i: int, divergence: Divergence) -> None:
         self._stage.warn(f"seed {self._stage.params.seed + i} {divergence}")

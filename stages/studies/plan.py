@@ -141,6 +141,10 @@ def make_plan(study: Study, path: Path) -> Plan:
             params = parse_params(everything | {"seed": 0, "replicas": 1}, file=f"{path}, variant {name}")
         except ParamError as error:
             raise StudyError(path, str(error).removeprefix(f"{path}, ")) from None
+        if params.processes > 1:
+            raise StudyError(
+                path, f"variant {name}: processes = {params.processes}: expected 1: the runs of a study have one each"
+            )
         missing = params.corpus != "grammar" and not Path(params.corpus).exists()
         if missing and any(levels.get(key) == label for key, label in study.optional.items()):
             left_out.append(f"{name}: its corpus {params.corpus} is not there")

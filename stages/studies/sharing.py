@@ -59,10 +59,11 @@ class Remotes:
         names = git("remote").splitlines()
         branch = git("rev-parse", "--abbrev-ref", "HEAD")
         upstream = _config(f"branch.{branch}.remote")
-        name = upstream if upstream in names else "origin"
+        name = upstream if upstream in names else names[0] if len(names) == 1 else "origin"
         if name not in names:
+            has = f"none called origin, and {branch} follows none of {', '.join(names)}" if names else "none"
             raise RepositoryError(
-                "other machines get the code from a git remote, and this repository has none: "
+                f"other machines get the code from a git remote, and this repository has {has}: "
                 "`git remote add origin URL` sets it"
             )
         url = git("remote", "get-url", name)

@@ -94,6 +94,10 @@ def test_a_text_that_is_not_there_is_left_out_where_the_file_allows_it(tmp_path:
         ({"base": {"seed": 3}}, "base.seed: not here; see `seeds`"),
         ({"base": {"workers": 2}}, "base.workers: not here; see `--workers`"),
         (
+            {"factors": {"processes": [1, 2]}, "base": {"batch_size": 2}, "baseline": {"processes": 1}},
+            "variant processes=2: processes = 2: expected 1: the runs of a study have one each",
+        ),
+        (
             {"base": {"epochs": 0}},
             "variant warmup=10, loss=cross_entropy: epochs = 0: expected a whole number ≥ 1 (passes over the training "
             "text)",
