@@ -115,6 +115,7 @@ def test_what_is_set_and_what_is_said_of_it(mode: str) -> None:
     said = found["described"]
     assert list(said) == [
         "numerics",
+        "device",
         "torch",
         "numpy",
         "python",

@@ -26,6 +26,8 @@ from stages.training.runs import Stop
 TIMEOUT_SECONDS = 20.0  # that a rank waits for the others, where all have the same to do
 PATIENCE_SECONDS = 1800.0  # that the others wait for rank 0 to write
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# What gloo's errors say, which have no type of their own: the file that they are from, or less.
+_GLOO = ("gloo", "pair closure", "connection closed by peer", "connection reset by peer")
 
 
 class LostRankError(TrainingError):
@@ -173,8 +175,8 @@ def lost(error: BaseException) -> LostRankError | None:
     """What an error of a collective means; None for any other error."""
     if isinstance(error, LostRankError):
         return error
-    text = str(error)
-    if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in text.lower()):
+    text = str(error).lower()
+    if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and any(word in text for word in _GLOO)):
         what = f"another process of the group is gone or did not answer within {TIMEOUT_SECONDS:g} s"
         return LostRankError(f"{what} ({_first_line(error)})")
     return None

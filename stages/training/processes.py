@@ -156,13 +156,16 @@ def _stopped_for(rank: _Rank) -> float:
 
 
 def _what_happened(ranks: Sequence[_Rank], alive: Sequence[_Rank]) -> str:
-    """The one reason: a death, else what a rank said of itself, else who does not answer."""
+    """The one reason: a death, else who stands still, else what a rank said of itself, else who does not answer."""
     size = len(ranks)
     killed = [rank for rank in ranks if rank not in alive and (rank.process.exitcode or 0) < 0]
+    stopped = [rank for rank in alive if rank.stopped_since is not None]
     failed = [rank for rank in ranks if rank.problem]
     silent = [rank for rank in alive if not rank.lost]
     if killed:
         found = [f"rank {rank.number} of {size} was killed by {_signal_of(rank)}" for rank in killed]
+    elif stopped:
+        found = [f"rank {rank.number} of {size} {_silence_of(rank)}" for rank in stopped]
     elif failed:
         return failed[0].problem
     elif silent:
