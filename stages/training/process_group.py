@@ -102,6 +102,10 @@ class ProcessGroup:
         """Put the sum over all ranks into an array; exact where all but one of them have zeros."""
         dist.all_reduce(torch.from_numpy(array.view(np.uint8) if array.dtype == np.bool_ else array))
 
+    def add_up(self, vector: Tensor) -> None:
+        """Put the sum over all ranks into a vector."""
+        dist.all_reduce(vector)
+
     def gather(self, vector: Tensor) -> list[Tensor]:
         """The vectors of all ranks, which have the same length, on rank 0; an empty list on the others."""
         found = [torch.empty_like(vector) for _ in range(self.size)] if self.writes else None

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stages.training.process_group import lost
 from tests.conftest import ROOT
 
 SIZES = (2, 4)
@@ -67,7 +68,7 @@ def python(module: str, *arguments: str, folder: Path = ROOT) -> subprocess.Comp
 
 @pytest.fixture(scope="module")
 def by_one() -> dict[str, dict[str, Any]]:
-    """Of one process. Muon's products are in bf16, which makes much of a last digit: it has to add up equal parts."""
+    """Of one process. Muon's products are in bf16, which makes much of a last digit: it is compared by equal parts."""
     wanted = RUNS | {f"sharded, {name}": changes | {"fsdp": False} for name, changes in SHARDED.items()}
     wanted |= {f"muon, {size} shards": RUNS["muon"] | {"shards": size} for size in SIZES}
     return dict(zip(wanted, together(1, list(wanted.values())), strict=True))
@@ -91,11 +92,12 @@ def test_the_losses_are_those_of_one_process(
     name: str, size: int, by_one: dict[str, dict[str, Any]], by_ranks: dict[str, dict[str, Any]]
 ) -> None:
     one, several = by_one[f"muon, {size} shards" if name == "muon" else name], by_ranks[name]
+    close = 1e-4 if name == "muon" else 1e-5
     assert len(several["losses"]) == len(one["losses"])
     assert several["rates"] == one["rates"]
-    assert several["losses"] == pytest.approx(one["losses"], abs=1e-5)
+    assert several["losses"] == pytest.approx(one["losses"], abs=close)
     assert several["norms"] == pytest.approx(one["norms"], rel=1e-4)
-    assert several["validations"] == pytest.approx(one["validations"], abs=1e-5)
+    assert several["validations"] == pytest.approx(one["validations"], abs=close)
     assert several["shapes"] == one["shapes"]
     assert [words.split(":")[0] for words in several["divergence"]] == [
         words.split(":")[0] for words in one["divergence"]
@@ -146,3 +148,12 @@ def test_what_is_told_is_each_update_once_and_each_measurement(runs: dict[str, d
     assert told["others"] == ["Validation"] * len(runs["one"]["validations"])
     assert runs["two"]["snapshots"].keys() == runs["one"]["snapshots"].keys()
     assert len(runs["two"]["snapshots"]) == 4
+
+
+def test_what_gloo_says_of_others_is_told_from_errors_of_our_own() -> None:
+    assert lost(RuntimeError("Application timeout caused pair closure")) is not None
+    assert (
+        lost(RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed")) is not None
+    )
+    assert lost(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None
+    assert lost(OSError("gloo")) is None
