@@ -14,6 +14,7 @@ from stages.training.devices import is_host, there
 from stages.training.losses import Loss
 from stages.training.pieces import Work, piece_of
 from stages.training.process_group import ProcessGroup
+from stages.training.shared_sum import SharedSum
 
 
 class ModelLoss(nn.Module):
@@ -31,7 +32,8 @@ class DataParallel:
     """Gradients of this process's rows, added up over all ranks where they are kept.
 
     On devices DDP adds them up, bucket by bucket, while others are computed. On the processor there is nobody to do
-    that meanwhile, and its buckets are two more copies: there all gradients are added up at once, in their one vector.
+    that meanwhile, and its buckets are two more copies: there all gradients are added up at once, in their one vector,
+    through shared memory where the ranks have one machine.
 
     Args:
         model: its parameters have gradients, which are views of
@@ -46,6 +48,7 @@ class DataParallel:
         self._gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]  # all
         # With `gradient_as_bucket_view` the gradients would be views of DDP's buckets and no longer one vector.
         self._loss = DistributedDataParallel(ModelLoss(model, loss, kind), gradient_as_bucket_view=False)
+        self._shared = SharedSum.of(group, gradient) if is_host(self._device) else None
         self._run = self._run_on_host if is_host(self._device) else self._run_on_device
         if not is_host(self._device):
             self._settle()
@@ -61,12 +64,14 @@ class DataParallel:
             with self._loss.no_sync():
                 loss = self._loss(inputs_BT, targets_BT, None if masks_NBTD is None else torch.from_numpy(masks_NBTD))
             total += loss.item() * share
-            if i == len(work) - 1:
-                finish = self._group.share_loss(total)  # on its way while gradients are computed
             gradients = torch.autograd.grad(loss, self._parameters, torch.tensor(share / count))
             (torch._foreach_add_ if i else torch._foreach_copy_)(self._gradients, gradients)
-        total = finish()
-        self._group.add_up(self._gradient)
+        if self._shared is None:
+            self._group.add_up(self._gradient)
+            return self._group.share_loss(total)()
+        self._shared.put(self._gradient)
+        total = self._group.share_loss(total)()  # which nobody has before all have come here
+        self._shared.take(self._gradient)
         return total
 
     def _run_on_device(self, work: Sequence[Work], count: int) -> float:

@@ -10,6 +10,7 @@ import json
 import signal
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ class ProcessGroup:
         rank: of this process, from 0.
         size: number of processes.
         store: where they meet; None for torchrun's, which the environment names.
+        folder: on this machine, where all of them can share files; None for processes of several machines.
         local_rank: of this process among those of its machine.
         kind: of device: 'cpu' or 'cuda'.
         timeout: seconds after which a collective fails.
@@ -55,11 +57,12 @@ class ProcessGroup:
         size: int,
         *,
         store: Store | None = None,
+        folder: Path | None = None,
         local_rank: int = 0,
         kind: str = "cpu",
         timeout: float = TIMEOUT_SECONDS,
     ) -> None:
-        self.rank, self.size, self.local_rank, self.kind = rank, size, local_rank, kind
+        self.rank, self.size, self.local_rank, self.kind, self.folder = rank, size, local_rank, kind, folder
         self.stop: AgreedStop = AgreedStop(Stop())
         backend = "gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl"
         where: dict[str, Any] = {} if store is None else {"store": store, "rank": rank, "world_size": size}

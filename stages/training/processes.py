@@ -35,6 +35,7 @@ from stages.training.records import Divergence, Record, Update
 from stages.training.runs import Listener, Stop, Task, records_of, run_task, snapshot_steps
 from stages.training.session import Session
 
+MEMORY = "/dev/shm"  # noqa: S108 (Linux's file system in memory; the folder in it is this user's alone)
 _TELL_SECONDS = 0.2
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 3.0  # in which the others find out for themselves that one is gone
@@ -69,7 +70,7 @@ def run_processes(task: Task, splits: Mapping[str, Sentences], stop: Stop, watch
     context = multiprocessing.get_context("fork")
     size, owner = task.settings.processes, owner_of_this_process()
     ranks: list[_Rank] = []
-    with tempfile.TemporaryDirectory(prefix="noam-") as meeting:
+    with tempfile.TemporaryDirectory(prefix="noam-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as meeting:
         try:
             for number in range(size):
                 ours, theirs = context.Pipe(duplex=False)
@@ -225,7 +226,13 @@ def _work(
     with Stop(also=lambda: os.getppid() != parent, patient=True) as stop, suppress(BrokenPipeError):
         try:
             meeting = FileStore(str(store), task.settings.processes)
-            group = ProcessGroup(number, task.settings.processes, store=meeting, local_rank=number, kind=task.device)
+            group = ProcessGroup(
+                *(number, task.settings.processes),
+                store=meeting,
+                folder=store.parent,
+                local_rank=number,
+                kind=task.device,
+            )
             folder = run_rank(task, splits, stop, teller, group)
             teller.flush()
             pipe.send(("done", folder))

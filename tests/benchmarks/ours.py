@@ -144,16 +144,19 @@ def together(processes: int, **settings: Any) -> Iterator[tuple[int, float]]:
     from torch.distributed import FileStore
 
     from stages.training.process_group import ProcessGroup
+    from stages.training.processes import MEMORY
 
     splits = only_training(Sentences.load(Path(texts.SENTENCES)))
     vocab_size = len(SPECIALS) + texts.count_characters(Path())
     chosen = ENDLESS | CHARACTERS | {"shards": 1, "threads": 1, "processes": processes} | settings
     params = TrainParams.model_validate(chosen)
     set_numerics(params.numerics)
-    meeting = tempfile.mkdtemp()
+    meeting = Path(tempfile.mkdtemp(dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
     rank = next((i for i in range(1, processes) if os.fork() == 0), 0)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    group = ProcessGroup(rank, processes, store=FileStore(f"{meeting}/store", processes), timeout=600)
+    group = ProcessGroup(
+        rank, processes, store=FileStore(f"{meeting}/store", processes), folder=Path(meeting), timeout=600
+    )
     session = Session(params, vocab_size, splits, group)
     if rank:
         try:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from stages.training.process_group import lost
+from stages.training.shared_sum import SharedSum
 from tests.conftest import ROOT
 
 SIZES = (2, 4)
@@ -157,3 +159,18 @@ def test_what_gloo_says_of_others_is_told_from_errors_of_our_own() -> None:
     )
     assert lost(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None
     assert lost(OSError("gloo")) is None
+
+
+def test_a_shared_sum_is_in_the_order_of_the_ranks_and_of_this_turn_alone(tmp_path: Path) -> None:
+    like = torch.zeros(3)
+    (tmp_path / "sum").write_bytes(bytes(SharedSum.bytes_of(like, 3)))
+    ranks = [SharedSum(tmp_path / "sum", like, rank, 3) for rank in range(3)]
+    first = [torch.tensor([1.0, 1e8, 3.0]), torch.tensor([2.0, 1.0, 4.0]), torch.tensor([3.0, -1e8, 5.0])]
+    for rank, vector in zip(ranks, first, strict=True):
+        rank.put(vector)
+    ranks[0].take(own := torch.empty(3))
+    assert own.tolist() == [6.0, 0.0, 12.0]  # (1e8 + 1) - 1e8 in this order, rounded
+    ranks[0].put(torch.tensor([9.0, 9.0, 9.0]))  # one sum ahead
+    for rank in ranks[1:]:
+        rank.take(other := torch.empty(3))
+        assert other.tolist() == own.tolist()
