@@ -10,6 +10,7 @@ import pytest
 from stages import files
 from tests.pipeline.project import ROOT, Project, copy_project
 
+QUICK = "post-norm-needs-warmup"
 NAMES = sorted(path.stem for path in (ROOT / "data/studies").glob("*.yaml"))
 
 pytestmark = pytest.mark.pipeline
@@ -24,7 +25,9 @@ def test_there_are_five() -> None:
     assert NAMES == ["lr-sensitivity", "optimizers", "post-norm-needs-warmup", "radam", "warmup-toy"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == QUICK else pytest.mark.slow) for name in NAMES]
+)
 def test_its_small_size_runs_and_shows_what_is_expected(shipped: Project, name: str) -> None:
     done = shipped.run(sys.executable, "-m", "stages.cli", "study", "run", name, "--smoke")
     folder = shipped.root / "reports/studies" / f"{name}-smoke"
