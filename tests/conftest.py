@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import stages.numerics  # noqa: F401  # isort: skip (before NumPy)
 import importlib
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,7 +20,10 @@ import yaml
 from hypothesis import settings
 
 from stages import files
+from stages.cli import main
 from stages.model.language_model import LanguageModel, LanguageModelConfig, initialise
+
+Answer = tuple[int, str, str]  # of `noam`: the exit code, and what it wrote on both channels
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = {"d_model": 16, "hidden": 16, "n_heads": 2, "epochs": 3, "warmup": 10, "eval_every": 1}
@@ -157,3 +162,28 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("no folder of shared corpora (NOAM_SHARED, or ../shared)")
     return folder
+
+
+@pytest.fixture
+def noam(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """Runs `noam …` in the current folder; gives the exit code, and what it wrote on both channels."""
+
+    def run(*arguments: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["noam", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        return (int(end.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def script(name: str) -> ModuleType:
+    """A Python script under `.ci`, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where a dataclass looks for itself
+    spec.loader.exec_module(module)
+    return module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, script
 
 TODAY = date(2026, 6, 1)
 FOUND = {"name": "web", "version": "1.0", "vulns": [{"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["1.1"]}]}
@@ -31,13 +30,7 @@ AFFECTED = {
 @pytest.fixture(scope="module")
 def audit() -> ModuleType:
     """The script, as a module."""
-    spec = importlib.util.spec_from_file_location("audit", ROOT / ".ci/audit.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["audit"] = module  # where its dataclass looks for itself
-    spec.loader.exec_module(module)
-    return module
+    return script("audit")
 
 
 class Feed(BaseHTTPRequestHandler):

@@ -18,23 +18,7 @@ import safetensors.torch
 from stages import files, paths
 from stages.analysis import freshness
 from stages.cli import main
-from tests.conftest import Lab
-
-Answer = tuple[int, str, str]
-
-
-@pytest.fixture
-def noam(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
-    """Runs `noam …` in the current folder; gives the exit code, and what it wrote on both channels."""
-
-    def run(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["noam", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main()
-        return (int(end.value.code or 0), *capsys.readouterr())
-
-    return run
+from tests.conftest import Answer, Lab
 
 
 def test_next_words_as_text(trained: Lab, noam: Callable[..., Answer]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import re
 import subprocess
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, script
 
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 SCHEMAS = {
@@ -30,12 +29,7 @@ ZIZMOR = [Path(sys.executable).with_name("zizmor"), "--offline", "--no-progress"
 @pytest.fixture(scope="module")
 def report() -> ModuleType:
     """The script, as a module."""
-    spec = importlib.util.spec_from_file_location("pull_request_report", ROOT / ".ci/pull_request_report.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("pull_request_report")
 
 
 def fits(path: Path, schema: str) -> subprocess.CompletedProcess[str]:
